@@ -1,0 +1,107 @@
+"""What every kernel shares: shape and dtype rules, targets, and the wgmma spelling of this TIRx release.
+
+A helper here saves typing; it never hides the idea that a step teaches. Everything that depends on
+how TIRx 0.27 spells things, and that more than one kernel needs, is in this file.
+"""
+
+from tvm.script import tirx as T
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+from tvm.tirx.layout import S, TileLayout, tid_in_wg
+
+ARCH = {"blackwell": "sm_100a", "hopper": "sm_90a"}
+DTYPES = ("float16", "bfloat16")
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise ``ValueError`` unless ``dtype`` is one that the kernels take (``float16``, ``bfloat16``)."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be 'float16' or 'bfloat16', got {dtype!r}")
+
+
+def check_equal(step: str, **dims: tuple[int, int]) -> None:
+    """Raise ``ValueError`` unless each named dimension has its one value: ``M=(M, 128)``."""
+    for name, (value, wanted) in dims.items():
+        if not _is_int(value) or value != wanted:
+            raise ValueError(
+                f"{step} computes one tile and takes {name} = {wanted}, got {name} = {value!r}"
+            )
+
+
+def check_multiple(step: str, **dims: tuple[int, int]) -> None:
+    """Raise ``ValueError`` unless each named dimension is a positive multiple: ``K=(K, 64)``."""
+    for name, (value, of) in dims.items():
+        if not _is_int(value) or value <= 0 or value % of:
+            raise ValueError(
+                f"{step} needs {name} to be a positive multiple of {of}, got {name} = {value!r}"
+            )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def finish(kernel: PrimFunc, name: str, arch: str) -> PrimFunc:
+    """Name the kernel and say which architecture it is for: what lowering and inspection read."""
+    target = Target({"kind": "cuda", "arch": ARCH[arch]})
+    return kernel.with_attrs({"global_symbol": name, "target": target})
+
+
+# --- tcgen05 (Blackwell) ----------------------------------------------------------------------------
+
+
+def tcgen05_commit(bar, cta_group=1):
+    """Emit ``tcgen05.commit``: one arrival at ``bar`` when all MMAs that this thread issued are done.
+
+    ``bar`` is the address of an mbarrier in shared memory. PTX ISA: tcgen05.commit.
+    """
+    kind = f"tcgen05.commit.cta_group::{cta_group}.mbarrier::arrive::one.shared::cluster.b64"
+    T.evaluate(T.ptx[kind](bar))
+
+
+# --- wgmma (Hopper) ---------------------------------------------------------------------------------
+
+_PTX_TYPE = {"float16": "f16", "bfloat16": "bf16"}
+
+
+def wgmma(acc, first, descA, descB, accumulate, N, dtype):
+    """Emit one ``wgmma.mma_async.m64nNk16``: ``acc[first : first + N // 2] (+)= A @ B.T``.
+
+    ``acc`` is a local float32 buffer (each thread of the warpgroup holds N // 2 of the 64 x N
+    results), ``descA`` and ``descB`` are 64-bit shared-memory descriptors of K-major operands,
+    ``accumulate`` is 0 where the old contents of ``acc`` do not count. PTX ISA: wgmma.mma_async.
+    """
+    regs = [acc[first + i] for i in range(N // 2)]
+    kind = f"wgmma.mma_async.sync.aligned.m64n{N}k16.f32.{_PTX_TYPE[dtype]}.{_PTX_TYPE[dtype]}"
+    # The four constants: A and B are not negated (1, 1), and both are K-major (0, 0).
+    T.evaluate(T.ptx[kind](*regs, descA, descB, accumulate, 1, 1, 0, 0))
+
+
+_REGISTER_FENCE = """
+__forceinline__ __device__ void mlsys_register_fence(float* regs, int count) {
+  #pragma unroll
+  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(regs[i]));
+}
+"""
+
+
+def register_fence(acc, count):
+    """Emit a compiler fence on ``acc[0:count]``: no access to these registers moves across it.
+
+    wgmma writes its accumulators behind the compiler's back, between the instruction and the wait.
+    The fence costs no instruction. (TIRx's own ``wgmma.noop_barrier`` does not compile in 0.27.)
+    """
+    ptr = T.address_of(acc[0])
+    T.evaluate(T.cuda.func_call("mlsys_register_fence", ptr, count, source_code=_REGISTER_FENCE))
+
+
+def wgmma_fragment(M, N):
+    """Which thread of a warpgroup holds element (m, n) of an M x N accumulator, and in which register.
+
+    Row  m = 64 * i + 16 * warp + 8 * h + lane // 4
+    Col  n = 8 * j + 2 * (lane % 4) + c
+    Register (N // 2) * i + 4 * j + 2 * h + c.   PTX ISA: "Matrix fragments for wgmma", accumulator D.
+    """
+    shape = (M // 64, 4, 2, 8, N // 8, 4, 2)
+    tid = tid_in_wg
+    return TileLayout(S[shape : (N // 2, 32 @ tid, 2, 4 @ tid, 4, 1 @ tid, 1)])

@@ -1,0 +1,100 @@
+"""The GEMM ladder, ``D = A @ B.T``: which steps exist, for which architecture, and how to build them.
+
+``step(3, arch="hopper").build(256, 256, 128)`` is a TIRx ``PrimFunc``. Importing this module is quick;
+TVM loads when a kernel is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+ARCHS = ("blackwell", "hopper")
+DTYPES = ("float16", "bfloat16")
+
+# Number -> title, and a shape that shows the step's idea (more than one tile each way where it can).
+_STEPS = {
+    1: ("Sequential Single-Tile GEMM", (128, 128, 64)),
+    2: ("K-Loop Accumulation", (128, 128, 448)),
+    3: ("Spatial Tiling (Multi-CTA)", (256, 384, 192)),
+}
+
+# What each group of threads does: (who, what), in the order in which data flows.
+_ROLES = {
+    "blackwell": (
+        ("all 128 threads", "copy A and B to shared memory"),
+        ("one thread of warp 0", "issue tcgen05.mma and commit to mma_bar"),
+        ("all 128 threads", "read the accumulator from TMEM, convert, store D"),
+        ("warp 0", "allocate and free TMEM"),
+    ),
+    "hopper": (
+        ("all 128 threads", "copy A and B to shared memory"),
+        ("all four warps together", "issue wgmma and wait for its group"),
+        ("all 128 threads", "convert the accumulators, store D"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the ladder for one architecture."""
+
+    number: int
+    arch: str
+    title: str
+    default_shape: tuple[int, int, int]
+    variant: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``gemm/hopper/step3``: how results and command lines call this kernel."""
+        return f"gemm/{self.arch}/step{self.number}" + (f"-{self.variant}" if self.variant else "")
+
+    @property
+    def source_path(self) -> Path:
+        """The file that holds the kernel."""
+        return Path(__file__).parent / self.arch / f"step{self.number}.py"
+
+    @property
+    def roles(self) -> tuple[tuple[str, str], ...]:
+        """(who, what) for each role, in the order in which data flows."""
+        return _ROLES[self.arch]
+
+    @property
+    def module(self) -> ModuleType:
+        """The step's module. Loads TVM."""
+        return importlib.import_module(f"{__name__}.{self.arch}.step{self.number}")
+
+    def check_shape(self, M: int, N: int, K: int, dtype: str = "float16") -> None:
+        """Raise ``ValueError`` naming the rule if this step cannot take the shape or the dtype."""
+        self.module.check(M, N, K, dtype)
+
+    def build(self, M: int, N: int, K: int, dtype: str = "float16") -> PrimFunc:
+        """The kernel for ``A [M, K]``, ``B [N, K]``, ``D [M, N]``, all of ``dtype``.
+
+        Raises ``ValueError`` naming the rule and the value for a shape or dtype that it cannot take.
+        """
+        return self.module.build(M, N, K, dtype)
+
+
+def steps(arch: str = "blackwell") -> tuple[Step, ...]:
+    """All steps that exist for ``arch`` (``blackwell`` or ``hopper``), in order."""
+    if arch not in ARCHS:
+        raise ValueError(f"arch must be one of {', '.join(ARCHS)}, got {arch!r}")
+    return tuple(Step(n, arch, title, shape) for n, (title, shape) in _STEPS.items())
+
+
+def step(n: int, arch: str = "blackwell", variant: str | None = None) -> Step:
+    """Step ``n`` of the ladder for ``arch``. Unknown step, arch or variant: ``ValueError`` with what exists."""
+    found = {s.number: s for s in steps(arch)}
+    if n not in found:
+        raise ValueError(f"step must be one of {', '.join(map(str, found))}, got {n!r}")
+    if variant is not None:
+        raise ValueError(f"Step {n} has no variants, got variant={variant!r}")
+    return found[n]

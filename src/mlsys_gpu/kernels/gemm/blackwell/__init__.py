@@ -1,0 +1,1 @@
+"""The GEMM ladder for Blackwell: one file a step."""

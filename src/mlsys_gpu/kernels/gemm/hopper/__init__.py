@@ -1,0 +1,1 @@
+"""The GEMM ladder for Hopper: one file a step."""
