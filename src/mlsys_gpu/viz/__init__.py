@@ -1,0 +1,112 @@
+"""Pictures: interactive figures for the chapters, and static ones.
+
+An interactive figure is a *kind* (a small JavaScript module in ``viz/assets/``) and *data* (plain
+JSON, always computed by tested Python). One call makes one figure; the last line of a cell shows it:
+
+>>> from mlsys_gpu import viz
+>>> viz.execution_hierarchy(arch="hopper")  # doctest: +SKIP
+>>> viz.layout(16, 64, "float16", swizzle=128)  # doctest: +SKIP
+>>> viz.gemm_tiles(512, 384, 256, tile=(128, 128, 64))  # doctest: +SKIP
+
+The same object works in the built book (assets are bundled once, nothing is fetched from
+elsewhere, ``file://`` is enough), in JupyterLab (self-contained), and with JavaScript switched off
+(a static table or drawing stands in its place).
+
+What there is
+-------------
+
+====================================  ==========================================================
+``figure(kind, data, *, title, alt,   Any kind with your own data. ``title`` is the figure's
+caption=None, fallback=None)``        heading, ``alt`` says in words what there is to see (it is
+                                      read by screen readers and shown on request), ``caption``
+                                      stands under it.
+``kinds()``                           The registered kinds.
+``execution_hierarchy(arch, tile,     Kind ``execution-hierarchy``: grid, cluster, CTA, warpgroup,
+dtype)``                              warp, thread with the memory each of them sees; the GEMM
+                                      data pipeline step by step, Hopper beside Blackwell.
+``layout(rows, cols, dtype,           Kind ``layout``: element (row, column) of a tile → byte
+swizzle, access)``                    address, bank, 16-byte chunk in shared memory, with and
+                                      without swizzle; which thread touches it; bank conflicts.
+``gemm_tiles(M, N, K, tile, dtype)``  Kind ``gemm-tiles``: output tiles, the CTA of each, the K
+                                      loop step by step, bytes moved and FLOP done.
+``badge(kind, note="")``              A label for an output of a cell: ``"simulated"``,
+                                      ``"measured"``, ``"recorded"``, ``"modelled"`` or
+                                      ``"not-on-silicon"``.
+``static.ladder(rows)``               Themed SVG (light and dark): bars of TFLOP/s per step.
+``static.roofline(points, gpu)``      Themed SVG: kernels on a roofline.
+====================================  ==========================================================
+
+The convenience functions take ``title=``, ``alt=`` and ``caption=`` too, each with a default.
+
+The arithmetic behind the figures is public and tested on its own: ``swizzle_offset``,
+``smem_offset``, ``bank``, ``bank_conflicts`` (module ``viz.layouts``), ``tile_traffic`` (module
+``viz.tiles``).
+
+In a chapter (Sphinx, module ``book/_ext/mlsys_book.py``)
+---------------------------------------------------------
+
+::
+
+    ```{kernel} gemm/hopper/step1          the file that ran: src/mlsys_gpu/kernels/gemm/hopper/step1.py
+    :part: build                           optional: one top-level function or class of it
+    :lines: 20-48                          optional: as literalinclude
+    :start-after: "# Layouts"              optional, with :end-before:
+    :emphasize-lines: 3,4                  optional
+    ```
+
+    ```{kernel-diff} gemm/hopper/step1 gemm/hopper/step2
+    ```
+
+    {badge}`simulated`  {badge}`measured`  {badge}`recorded h200, 2026-11-30`  {badge}`not-on-silicon`
+
+    ```{recorded} h200/gemm.json           table (and bars) from book/results/h200/gemm.json
+    :kernels: gemm/hopper/step1, gemm/hopper/step2
+    :plot: ladder                          optional
+    ```
+
+A row of ``{recorded}`` whose ``source_sha256`` is not that of today's file is marked *stale*;
+the file's provenance is printed under the table. While no result file exists the directive says
+so in the page.
+
+Adding a kind
+-------------
+
+1. ``viz/assets/NAME.js``: ``mlsysViz.register("NAME", function (stage, data, ui) { … })``.
+   ``stage`` is an empty element to fill; ``ui`` offers ``el``, ``svg``, ``buttons``, ``stepper``,
+   ``choice``, ``readout`` and ``say`` (an ARIA live region). Colours are the CSS variables
+   ``--mg-…`` of ``figure.css``; text is 12 px or more; everything answers Tab, arrows and Space.
+2. A Python function that computes ``data`` and a static ``fallback``, with tests of its numbers.
+3. Its name in ``viz.figures.KINDS``.
+"""
+
+from __future__ import annotations
+
+from .figures import Figure, badge, figure, kinds
+from .hierarchy import execution_hierarchy
+from .layouts import bank, bank_conflicts, layout, smem_offset, swizzle_offset
+from .tiles import gemm_tiles, tile_traffic
+
+__all__ = [
+    "Figure",
+    "badge",
+    "bank",
+    "bank_conflicts",
+    "execution_hierarchy",
+    "figure",
+    "gemm_tiles",
+    "kinds",
+    "layout",
+    "smem_offset",
+    "static",
+    "swizzle_offset",
+    "tile_traffic",
+]
+
+
+def __getattr__(name: str):
+    # matplotlib is slow to import, so that its helpers load when first asked for.
+    if name == "static":
+        import importlib
+
+        return importlib.import_module(".static", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
