@@ -1,1 +1,1 @@
-"""The course's kernels: ``gemm`` (the ladder of Part III) and the baselines they are compared with."""
+"""The course's kernels: the GEMM ladder of Part III, and the baselines it is compared with."""

@@ -1,4 +1,4 @@
-"""What every kernel shares: shape and dtype rules, targets, and the wgmma spelling of this TIRx release.
+"""What every kernel shares: shape and dtype rules, targets, and a few spellings of this release.
 
 A helper here saves typing; it never hides the idea that a step teaches. Everything that depends on
 how TIRx 0.27 spells things, and that more than one kernel needs, is in this file.
@@ -14,7 +14,7 @@ DTYPES = ("float16", "bfloat16")
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise ``ValueError`` unless ``dtype`` is one that the kernels take (``float16``, ``bfloat16``)."""
+    """Raise ``ValueError`` unless ``dtype`` is ``float16`` or ``bfloat16``."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be 'float16' or 'bfloat16', got {dtype!r}")
 
@@ -47,11 +47,11 @@ def finish(kernel: PrimFunc, name: str, arch: str) -> PrimFunc:
     return kernel.with_attrs({"global_symbol": name, "target": target})
 
 
-# --- tcgen05 (Blackwell) ----------------------------------------------------------------------------
+# --- tcgen05 (Blackwell) -------------------------------------------------------------------------
 
 
 def tcgen05_commit(bar, cta_group=1):
-    """Emit ``tcgen05.commit``: one arrival at ``bar`` when all MMAs that this thread issued are done.
+    """Emit ``tcgen05.commit``: ``bar`` gets one arrival when this thread's MMAs are all done.
 
     ``bar`` is the address of an mbarrier in shared memory. PTX ISA: tcgen05.commit.
     """
@@ -59,7 +59,7 @@ def tcgen05_commit(bar, cta_group=1):
     T.evaluate(T.ptx[kind](bar))
 
 
-# --- wgmma (Hopper) ---------------------------------------------------------------------------------
+# --- wgmma (Hopper) ------------------------------------------------------------------------------
 
 _PTX_TYPE = {"float16": "f16", "bfloat16": "bf16"}
 
@@ -96,11 +96,11 @@ def register_fence(acc, count):
 
 
 def wgmma_fragment(M, N):
-    """Which thread of a warpgroup holds element (m, n) of an M x N accumulator, and in which register.
+    """Which thread of a warpgroup holds (m, n) of an M x N accumulator, and in which register.
 
     Row  m = 64 * i + 16 * warp + 8 * h + lane // 4
     Col  n = 8 * j + 2 * (lane % 4) + c
-    Register (N // 2) * i + 4 * j + 2 * h + c.   PTX ISA: "Matrix fragments for wgmma", accumulator D.
+    Register (N // 2) * i + 4 * j + 2 * h + c.   PTX ISA: wgmma.mma_async, register fragment D.
     """
     shape = (M // 64, 4, 2, 8, N // 8, 4, 2)
     tid = tid_in_wg

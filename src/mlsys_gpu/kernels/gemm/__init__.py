@@ -1,7 +1,7 @@
-"""The GEMM ladder, ``D = A @ B.T``: which steps exist, for which architecture, and how to build them.
+"""The GEMM ladder, ``D = A @ B.T``: which steps exist for which architecture.
 
-``step(3, arch="hopper").build(256, 256, 128)`` is a TIRx ``PrimFunc``. Importing this module is quick;
-TVM loads when a kernel is built.
+``step(3, arch="hopper").build(256, 256, 128)`` is a TIRx ``PrimFunc``. Importing this module is
+quick; TVM loads when a kernel is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ARCHS = ("blackwell", "hopper")
 DTYPES = ("float16", "bfloat16")
 
-# Number -> title, and a shape that shows the step's idea (more than one tile each way where it can).
+# Number -> title, and a shape that shows the idea (more than one tile each way where it can).
 _STEPS = {
     1: ("Sequential Single-Tile GEMM", (128, 128, 64)),
     2: ("K-Loop Accumulation", (128, 128, 448)),
@@ -78,7 +78,7 @@ class Step:
     def build(self, M: int, N: int, K: int, dtype: str = "float16") -> PrimFunc:
         """The kernel for ``A [M, K]``, ``B [N, K]``, ``D [M, N]``, all of ``dtype``.
 
-        Raises ``ValueError`` naming the rule and the value for a shape or dtype that it cannot take.
+        A shape or dtype that it cannot take: ``ValueError`` naming the rule and the value.
         """
         return self.module.build(M, N, K, dtype)
 
@@ -91,7 +91,10 @@ def steps(arch: str = "blackwell") -> tuple[Step, ...]:
 
 
 def step(n: int, arch: str = "blackwell", variant: str | None = None) -> Step:
-    """Step ``n`` of the ladder for ``arch``. Unknown step, arch or variant: ``ValueError`` with what exists."""
+    """Step ``n`` of the ladder for ``arch``.
+
+    An unknown step, architecture or variant: ``ValueError`` naming those that exist.
+    """
     found = {s.number: s for s in steps(arch)}
     if n not in found:
         raise ValueError(f"step must be one of {', '.join(map(str, found))}, got {n!r}")
