@@ -167,12 +167,12 @@ def layout_data(
         raise ValueError(f"a tile of {rows} x {cols} has no elements")
     itemsize = ITEMSIZE[dtype]
     if cols * itemsize % CHUNK:
-        raise ValueError(f"a row of {cols} {dtype} has {cols * itemsize} bytes; use a multiple of 16")
+        raise ValueError(
+            f"a row of {cols} {dtype} has {cols * itemsize} bytes; use a multiple of 16"
+        )
     modes = [s for s in SWIZZLES if s == 0 or cols * itemsize % s == 0]
     if swizzle not in modes:
-        raise ValueError(
-            f"swizzle is {swizzle}; a row of {cols * itemsize} bytes allows {modes}"
-        )
+        raise ValueError(f"swizzle is {swizzle}; a row of {cols * itemsize} bytes allows {modes}")
     per_chunk = CHUNK // itemsize
 
     def at(row: int, col: int, mode: int) -> int:
@@ -203,9 +203,7 @@ def layout_data(
         "modes": [
             {
                 "swizzle": m,
-                "offsets": [
-                    [at(r, c, m) for c in range(0, cols, per_chunk)] for r in range(rows)
-                ],
+                "offsets": [[at(r, c, m) for c in range(0, cols, per_chunk)] for r in range(rows)],
             }
             for m in modes
         ],
