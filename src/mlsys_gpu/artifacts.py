@@ -1,0 +1,286 @@
+"""What a kernel becomes: CUDA C++, PTX, machine code and its resources, on any Linux machine.
+
+    artifacts = mlsys_gpu.inspect(kernel)
+    artifacts.cuda, artifacts.ptx, artifacts.sass, artifacts.resources
+
+No GPU and no CUDA toolkit is needed. TVM writes the CUDA C++; NVRTC (from its wheel, through
+cuda-python) makes PTX and a cubin, with headers that come as wheels too; ``nvdisasm`` (a wheel)
+reads the cubin back. Results are kept in :mod:`mlsys_gpu.cache`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlsys_gpu import cache
+from mlsys_gpu.lowering import Launch, Lowered, lower
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+_INSTALL = "pip install -r requirements.txt installs it (NVIDIA publishes it for Linux and Windows)"
+
+# NVRTC knows neither the driver's tensor map type nor math.h's INFINITY.
+_PREAMBLE = """\
+struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };
+typedef struct CUtensorMap_st CUtensorMap;
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+"""
+
+# The options that TVM itself compiles with, so that what is inspected is what runs.
+_OPTIONS = (
+    "-default-device",
+    "--device-int128",
+    "--use_fast_math",
+    "--ptxas-options=-v",
+    "--ptxas-options=--register-usage-level=10",
+    "--ptxas-options=--warn-on-local-memory-usage",
+)
+
+
+class CompileError(RuntimeError):
+    """NVRTC or ptxas refused the generated code. The message holds their log."""
+
+
+class MissingTool(RuntimeError):
+    """A compiler, header or disassembler is not installed. The message says what and how."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What NVRTC makes of one CUDA source; the log holds ptxas's report."""
+
+    ptx: str
+    cubin: bytes
+    log: str
+
+
+class Artifacts:
+    """Everything that a kernel becomes on its way to the GPU. Each stage is made when first read."""
+
+    def __init__(self, lowered: Lowered):
+        self.lowered = lowered
+
+    def __repr__(self) -> str:
+        return f"<Artifacts of {self.name} for {self.arch}: cuda, ptx, sass, resources>"
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.lowered.name
+
+    @property
+    def arch(self) -> str:
+        """``sm_90a`` or ``sm_100a``."""
+        return self.lowered.arch
+
+    @property
+    def launch(self) -> Launch:
+        """Grid, block, cluster and dynamic shared memory."""
+        return self.lowered.launch
+
+    @cached_property
+    def cuda(self) -> str:
+        """CUDA C++ source, as TVM generates it."""
+        return cuda_source(self.lowered)
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        return compile_cuda(self.cuda, self.arch)
+
+    @property
+    def ptx(self) -> str:
+        """PTX: NVIDIA's virtual instruction set."""
+        return self._compiled.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        """Machine code as an ELF file."""
+        return self._compiled.cubin
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code, disassembled."""
+        return disassemble(self.cubin)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What ptxas warns about (serialised ``wgmma``, local memory, …)."""
+        return tuple(re.findall(r"^ptxas .*warning\s*: *(.*)$", self._compiled.log, re.MULTILINE))
+
+    @cached_property
+    def resources(self) -> dict[str, int]:
+        """Registers, spill and stack bytes of a thread; shared bytes and threads of a CTA."""
+        return _resources(self._compiled.log, str(self.lowered.device.attrs["global_symbol"])) | {
+            "dynamic_shared_bytes": self.launch.shared_bytes,
+            "threads": self.launch.threads,
+        }
+
+
+def inspect(kernel: PrimFunc | Lowered, arch: str | None = None) -> Artifacts:
+    """CUDA, PTX, SASS and resources of a TIRx ``PrimFunc``. Needs no GPU.
+
+    ``arch`` (``hopper``, ``blackwell``, ``sm_…``) overrides what the kernel says it is for.
+    Raises ``ValueError`` for a kernel that TVM cannot lower. The stages raise :class:`CompileError`
+    with the compiler's log, or :class:`MissingTool`.
+    """
+    if isinstance(kernel, Lowered):
+        if arch is not None:
+            raise ValueError("a lowered kernel has its architecture already: leave arch out")
+        return Artifacts(kernel)
+    return Artifacts(lower(kernel, arch))
+
+
+def cuda_source(lowered: Lowered) -> str:
+    """The CUDA C++ that TVM generates for the device function."""
+    import tvm
+
+    _, _, finalize_device = tvm.tirx.get_tir_pipeline("tirx")
+    module = tvm.IRModule({str(lowered.device.attrs["global_symbol"]): lowered.device})
+    build: Any = tvm.get_global_func("target.build.cuda")
+    built = build(finalize_device()(module), lowered.device.attrs["target"])
+    return built.inspect_source("cuda")
+
+
+def compile_cuda(source: str, arch: str) -> Compiled:
+    """Compile CUDA C++ for ``arch`` (``sm_90a``) with NVRTC: PTX, cubin and the compiler's log.
+
+    Cached by source, architecture, options and compiler version. Raises :class:`CompileError`.
+    """
+    nvrtc = _nvrtc()
+    version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+    entry = cache.key(source, arch, _PREAMBLE, *_OPTIONS, version)
+    if held := cache.read("nvrtc", entry):
+        text = json.loads(held)
+        return Compiled(text["ptx"], base64.b64decode(text["cubin"]), text["log"])
+    compiled = _run_nvrtc(nvrtc, source, arch)
+    text = {
+        "ptx": compiled.ptx,
+        "cubin": base64.b64encode(compiled.cubin).decode(),
+        "log": compiled.log,
+    }
+    cache.write("nvrtc", entry, json.dumps(text).encode())
+    return compiled
+
+
+def disassemble(cubin: bytes) -> str:
+    """SASS text of a cubin, by ``nvdisasm``. Raises :class:`MissingTool` if there is none."""
+    tool = _nvdisasm()
+    entry = cache.key(cubin)
+    if held := cache.read("sass", entry):
+        return held.decode()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(f"nvdisasm could not read the cubin: {done.stderr.strip()}")
+    cache.write("sass", entry, done.stdout.encode())
+    return done.stdout
+
+
+# ------------------------------------------------------------------------------------ NVRTC
+
+
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()  # loads the library
+    except Exception as error:  # ImportError, or cuda-python's own "library not found"
+        raise MissingTool(f"assembling needs cuda-python and NVRTC, {_INSTALL}: {error}") from error
+    return nvrtc
+
+
+@lru_cache(maxsize=1)
+def _include_paths() -> tuple[str, ...]:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = []
+    for name, package, header in (
+        ("cudart", "nvidia-cuda-runtime", "cuda_fp16.h"),
+        ("cudart", "nvidia-cuda-crt", "crt/host_defines.h"),
+        ("cccl", "nvidia-cuda-cccl", "cuda/std/cstdint"),
+    ):
+        folder = find_nvidia_header_directory(name)
+        if folder is None or not (Path(folder) / header).is_file():
+            raise MissingTool(f"assembling needs the CUDA header {header} of {package}, {_INSTALL}")
+        if folder not in found:
+            found.append(folder)
+    return tuple(found)
+
+
+def _nvdisasm() -> str:
+    try:
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        tool = find_nvidia_binary_utility("nvdisasm")
+    except ImportError:
+        tool = None
+    if tool is None:
+        raise MissingTool(f"disassembling needs nvidia-cuda-nvdisasm, {_INSTALL}")
+    return tool
+
+
+def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> Compiled:
+    options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"-I{p}" for p in _include_paths())]
+    # The driver's header is the host's business; NVRTC compiles the device alone.
+    code = _PREAMBLE + source.replace("#include <cuda.h>", "")
+    status, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, None, None)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"NVRTC took no program: {status.name}")
+    try:
+        encoded = [option.encode() for option in options]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        log = _fetch(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        text = log.rstrip(b"\0").decode(errors="replace")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC {status.name} for {arch}:\n{_errors(text)}")
+        ptx = _fetch(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        cubin = _fetch(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        return Compiled(ptx.rstrip(b"\0").decode(), cubin, text)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _fetch(program: Any, size_of: Any, read: Any) -> bytes:
+    status, size = size_of(program)
+    buffer = bytearray(size)
+    if int(status) == 0 and size:
+        (status,) = read(program, buffer)
+    if int(status):
+        raise CompileError(f"NVRTC gave no result: {status.name}")
+    return bytes(buffer)
+
+
+def _errors(log: str) -> str:
+    """The log without its warnings about unused names, of which generated code has many."""
+    blocks = re.split(r"\n\s*\n", log)
+    return "\n\n".join(b for b in blocks if "warning #" not in b and "Remark:" not in b).strip()
+
+
+def _resources(log: str, function: str) -> dict[str, int]:
+    """Read ptxas's report on ``function`` (the part of the log after its name)."""
+    report = log.partition(f"Compiling entry function '{function}'")[2]
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) .*spill stores, (\d+) .*spill loads", report)
+    registers = re.search(r"Used (\d+) registers", report)
+    if not frame or not registers:
+        raise CompileError(f"ptxas reported nothing on {function}:\n{_errors(log)}")
+    shared = re.search(r"Used .*?(\d+) bytes smem", report)
+    return {
+        "registers": int(registers[1]),
+        "spill_store_bytes": int(frame[2]),
+        "spill_load_bytes": int(frame[3]),
+        "stack_bytes": int(frame[1]),
+        "static_shared_bytes": int(shared[1]) if shared else 0,
+    }
