@@ -11,6 +11,7 @@ in the PTX ISA under `.target`.
 from __future__ import annotations
 
 import functools
+import importlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -97,7 +98,7 @@ def family_of(arch: str) -> str | None:
 def _initialised_driver() -> tuple[Any, str | None]:
     """The driver bindings after ``cuInit``, or None and the reason why there are none."""
     try:
-        from cuda.bindings import driver
+        driver = importlib.import_module("cuda.bindings.driver")
     except ImportError:
         return None, "cuda-python is not installed"
     try:

@@ -157,7 +157,7 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
         raise TypeError(f"a kernel is a tvm.tirx.PrimFunc, not {type(func).__name__}")
     arch = arch_of(func, arch)
     name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
-    params = _parameters(func)
+    params = parameters(func)
     regions = tuple(_shared_regions(func.body))
     tagged = func.with_body(_tag_lines(func.body)) if keep_lines else func
     module = _run_pipeline(tagged, name, arch)
@@ -191,7 +191,11 @@ def content_key(func: Any, arch: str) -> str:
 # --------------------------------------------------------------------------- before the pipeline
 
 
-def _parameters(func: Any) -> tuple[Param, ...]:
+def parameters(func: Any) -> tuple[Param, ...]:
+    """The tensors that a PrimFunc takes, in order; needs no lowering.
+
+    Raises :class:`LoweringError` for a parameter that is no tensor or has a symbolic dimension.
+    """
     params = []
     for param in func.params:
         shape = getattr(param, "shape", None)

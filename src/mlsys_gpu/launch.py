@@ -1,0 +1,340 @@
+"""Where kernels run: in the simulator or on a GPU, from the same ``PrimFunc``.
+
+Both entries look at every argument before anything runs, so that a wrong shape is one sentence and
+not an illegal address. On a GPU a kernel is compiled by ``tvm.compile`` the first time it is run;
+what was compiled is kept, so a second call only launches. The expensive part, NVRTC, is also kept
+on disk under the content of what it compiled, where :mod:`mlsys_gpu.artifacts` finds it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlsys_gpu import device
+from mlsys_gpu.lowering import Param, arch_of, parameters
+
+if TYPE_CHECKING:
+    from mlsys_gpu.sim import Report
+
+ALIGNMENT = 16
+"""Bytes that a tensor's address on the GPU is a multiple of: what vector loads and TMA need."""
+
+
+class ArgumentError(ValueError):
+    """An array that the kernel cannot take; the sentence names the value and the rule."""
+
+
+# ------------------------------------------------------------------------------------- arguments
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """What there is to know about one array, whichever library it came from."""
+
+    array: Any
+    dtype: str
+    shape: tuple[int, ...]
+    contiguous: bool
+    writable: bool
+    place: str  # "the CPU", "cuda:0", …
+    gpu: int | None
+
+    @classmethod
+    def of(cls, array: Any, label: str) -> _Argument:
+        """Read NumPy arrays and torch tensors without importing torch for those who have none."""
+        if type(array).__module__.partition(".")[0] == "torch" or hasattr(array, "is_cuda"):
+            return cls._of_tensor(array, label)
+        import numpy as np
+
+        if not isinstance(array, np.ndarray):
+            raise ArgumentError(
+                f"{label} is a {type(array).__name__}, but kernels take NumPy arrays and torch "
+                "tensors"
+            )
+        return cls(
+            array=array,
+            dtype=array.dtype.name if array.dtype.isnative else f"byte-swapped {array.dtype.name}",
+            shape=array.shape,
+            contiguous=array.flags.c_contiguous,
+            writable=array.flags.writeable,
+            place="the CPU",
+            gpu=None,
+        )
+
+    @classmethod
+    def _of_tensor(cls, tensor: Any, label: str) -> _Argument:
+        import torch
+
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"{label} is a {type(tensor).__name__}, but kernels take tensors")
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ArgumentError(
+                f"{label} is on {tensor.device}, but kernels run on CUDA devices and, simulated, "
+                "on CPU tensors"
+            )
+        return cls(
+            array=tensor,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            contiguous=tensor.layout == torch.strided and tensor.is_contiguous(),
+            writable=True,
+            place=str(tensor.device) if tensor.is_cuda else "the CPU",
+            gpu=tensor.get_device() if tensor.is_cuda else None,
+        )
+
+    def as_numpy(self, dtype: str) -> Any:
+        """A NumPy view of the same memory, bfloat16 through ml_dtypes."""
+        from mlsys_gpu.verification import numpy_dtype
+
+        view = self.array
+        if hasattr(view, "detach"):
+            import torch
+
+            view = view.detach()
+            if view.dtype == torch.bfloat16:  # NumPy has no such type: hand over the bits
+                view = view.view(torch.uint16)
+            view = view.numpy()
+        return view.view(numpy_dtype(dtype)) if dtype == "bfloat16" else view
+
+
+def _name(kernel: Any) -> str:
+    attrs = getattr(kernel, "attrs", None)
+    if attrs is not None and "global_symbol" in attrs:
+        return str(attrs["global_symbol"])
+    return str(getattr(kernel, "name", "kernel"))
+
+
+def _params(kernel: Any) -> tuple[Param, ...]:
+    """Parameters of a PrimFunc, or of a handle that already knows them (Lowered, Program)."""
+    params = getattr(kernel, "params", None)
+    if params is None:
+        raise ArgumentError(f"a kernel is a TIRx PrimFunc, got {type(kernel).__name__}")
+    if hasattr(kernel, "source"):  # the simulator's Program, whose values are JSON's
+        return tuple(Param(name, tuple(shape), dtype) for name, shape, dtype in params)
+    if hasattr(kernel, "launch"):  # Lowered
+        return params
+    return parameters(kernel)
+
+
+def _checked(kernel: Any, arrays: Sequence[Any]) -> list[_Argument]:
+    """Look at all arguments of a call.
+
+    The last parameter is the output: it must be writable.
+
+    Raises:
+        ArgumentError: for the first array that breaks a rule.
+    """
+    name, params = _name(kernel), _params(kernel)
+    if len(arrays) != len(params):
+        names = ", ".join(p.name for p in params)
+        raise ArgumentError(f"{name} takes {len(params)} arrays ({names}), got {len(arrays)}")
+    arguments = []
+    for param, array in zip(params, arrays, strict=True):
+        label = f"{name}: {param.name}"
+        argument = _Argument.of(array, label)
+        _check_one(param, argument, label)
+        arguments.append(argument)
+    places = {argument.place for argument in arguments}
+    if len(places) > 1:
+        where = ", ".join(f"{p.name} on {a.place}" for p, a in zip(params, arguments, strict=True))
+        raise ArgumentError(f"{name}: all arrays must be in one place, got {where}")
+    if arguments and not arguments[-1].writable:
+        raise ArgumentError(f"{name}: the output {params[-1].name} is read-only")
+    return arguments
+
+
+def _check_one(param: Param, argument: _Argument, label: str) -> None:
+    if 0 in argument.shape:
+        raise ArgumentError(
+            f"{label} has shape {argument.shape} and so no elements; the kernel is built for "
+            f"{param.shape}"
+        )
+    # uint16 holds the bits of a bfloat16 where NumPy lacks the type
+    raw_bits = param.dtype == "bfloat16" and argument.dtype == "uint16"
+    if argument.dtype != param.dtype and not raw_bits:
+        raise ArgumentError(f"{label} has dtype {argument.dtype}, but must have {param.dtype}")
+    if argument.shape != param.shape:
+        raise ArgumentError(
+            f"{label} has shape {argument.shape}, but the kernel is built for {param.shape}"
+        )
+    if not argument.contiguous:
+        raise ArgumentError(f"{label} is not contiguous in row-major order; pass a copy that is")
+    if argument.gpu is not None and argument.array.data_ptr() % ALIGNMENT:
+        address = argument.array.data_ptr()
+        raise ArgumentError(
+            f"{label} starts at address {address:#x}, but must start at a multiple of "
+            f"{ALIGNMENT} bytes; pass a copy"
+        )
+
+
+# ------------------------------------------------------------------------------------- simulator
+
+
+def simulate(
+    kernel: Any,
+    *arrays: Any,
+    schedule: str = "lazy",
+    schedule_seed: int = 0,
+    checks: bool = True,
+) -> Report:
+    """Run a kernel in the simulator.
+
+    Args:
+        kernel: any TIRx ``PrimFunc``, or a handle that the simulator compiled from one.
+        arrays: NumPy arrays or torch CPU tensors, one for each parameter, row-major. bfloat16 is
+            ``torch.bfloat16``, ml_dtypes' ``bfloat16``, or its bits as ``uint16``. The last is
+            the output, which is filled in place.
+        schedule: when asynchronous effects land: ``"eager"`` (at once), ``"lazy"`` (as late as is
+            legal) or ``"seeded"`` (anywhere between, drawn from ``schedule_seed``).
+        schedule_seed: seed of the schedule.
+        checks: look for races, uninitialised reads, out-of-bounds accesses and misuse.
+
+    Returns:
+        The report: ``.ok``, ``.findings``, counters.
+
+    Raises:
+        ArgumentError: an array that the kernel cannot take, before anything runs.
+    """
+    arguments = _checked(kernel, arrays)
+    if any(a.gpu is not None for a in arguments):
+        raise ArgumentError(
+            f"{_name(kernel)}: the simulator takes CPU arrays, got tensors on "
+            f"{arguments[0].place}; pass A.cpu() and so on, or run on the GPU with mg.run"
+        )
+    views = [a.as_numpy(p.dtype) for a, p in zip(arguments, _params(kernel), strict=True)]
+    simulator = importlib.import_module("mlsys_gpu.sim")
+    return simulator.simulate(
+        kernel, *views, schedule=schedule, schedule_seed=schedule_seed, checks=checks
+    )
+
+
+# ------------------------------------------------------------------------------------------- GPU
+
+
+@dataclass(frozen=True)
+class GpuRun:
+    """A kernel that ran on a GPU and came to its end."""
+
+    kernel: str
+    device: device.Device
+
+    def __str__(self) -> str:
+        return f"{self.kernel} ran on {self.device.name}"
+
+
+class Compiled:
+    """A kernel compiled for its GPU architecture; calling it launches it.
+
+    Args of a call: contiguous CUDA tensors of the kernel's shapes and dtypes, which are not
+    looked at again. The launch goes to torch's current stream and returns at once.
+    """
+
+    def __init__(self, name: str, arch: str, function: Any, executable: Any):
+        self.name = name
+        self.arch = arch
+        self._function = function
+        self._executable = executable  # owns the loaded module
+
+    def __call__(self, *tensors: Any) -> None:
+        self._function(*tensors)
+
+
+_COMPILED_LIMIT = 64
+# id of the PrimFunc -> (the PrimFunc, which keeps that id taken, and what it compiled to)
+_compiled: OrderedDict[int, tuple[Any, Compiled]] = OrderedDict()
+
+
+def compile_for_gpu(kernel: Any) -> Compiled:
+    """Compile a ``PrimFunc`` for the GPU architecture that it is for, once.
+
+    Needs the CUDA driver. The 64 kernels used last stay compiled.
+    """
+    held = _compiled.get(id(kernel))
+    if held is not None:
+        _compiled.move_to_end(id(kernel))
+        return held[1]
+    compiled = _compile(kernel)
+    _compiled[id(kernel)] = (kernel, compiled)
+    while len(_compiled) > _COMPILED_LIMIT:
+        _compiled.popitem(last=False)
+    return compiled
+
+
+def _compile(kernel: Any) -> Compiled:
+    import tvm
+
+    name, arch = _name(kernel), arch_of(kernel)
+    # without a host of its own the target gets LLVM: no C compiler is needed on the machine
+    target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    function = kernel.without_attr("target") if "target" in kernel.attrs else kernel
+    with _our_compiler():
+        executable = tvm.compile(
+            function.with_attr("global_symbol", name), target=target, tir_pipeline="tirx"
+        )
+        entry = executable[name]
+    return Compiled(name, arch, entry, executable)
+
+
+_CALLBACK = "tvm_callback_cuda_compile"
+
+
+@contextlib.contextmanager
+def _our_compiler() -> Iterator[None]:
+    """While active, TVM compiles CUDA through :mod:`mlsys_gpu.artifacts`.
+
+    So what runs is what ``inspect`` shows, from the same cache on disk. Where the headers are
+    missing as wheels, TVM's own way, which looks for an installed CUDA toolkit, is taken instead.
+    """
+    import tvm
+    import tvm_ffi
+
+    from mlsys_gpu import artifacts
+
+    original: Any = tvm_ffi.get_global_func(_CALLBACK)
+
+    def compile_cuda(code: str) -> bytes:
+        target = tvm.target.Target.current(allow_none=False)
+        try:
+            return artifacts.compile_cuda(code, str(target.attrs["arch"])).cubin
+        except artifacts.MissingTool:
+            return bytes(original(code))
+
+    tvm_ffi.register_global_func(_CALLBACK, compile_cuda, override=True)
+    try:
+        yield
+    finally:
+        tvm_ffi.register_global_func(_CALLBACK, original, override=True)
+
+
+def run(kernel: Any, *arrays: Any) -> Report | GpuRun:
+    """Run a kernel where its arrays are: CUDA tensors on the GPU, CPU arrays in the simulator.
+
+    Args:
+        kernel: a TIRx ``PrimFunc``.
+        arrays: as for :func:`simulate`, or torch CUDA tensors, contiguous and 16-byte aligned.
+
+    Returns:
+        On the CPU the simulator's report; on a GPU, once the kernel has ended, a
+        :class:`GpuRun`.
+
+    Raises:
+        ArgumentError: an array that the kernel cannot take, before anything runs.
+        ArchitectureMismatch: CUDA tensors on a GPU of another architecture than the kernel's.
+    """
+    arguments = _checked(kernel, arrays)
+    gpu = arguments[0].gpu if arguments else None
+    if gpu is None:
+        return simulate(kernel, *arrays)
+    import torch
+
+    on = device.devices()[gpu]
+    device.refuse_other_architecture(_name(kernel), arch_of(kernel), on)
+    with torch.cuda.device(gpu):
+        compile_for_gpu(kernel)(*(a.array for a in arguments))
+        torch.cuda.synchronize()
+    return GpuRun(_name(kernel), on)
