@@ -1,0 +1,359 @@
+"""The course's Sphinx extension: listings, diffs, badges, recorded results, and fresh outputs.
+
+Directives ``kernel``, ``kernel-diff`` and ``recorded``, role ``badge`` (how to write them is in
+``mlsys_gpu.viz``). Besides that it
+
+* gives a chapter its number, taken from the file's name (``12-building-a-tiled-gemm.md``);
+* hands the figures' style and code to every page;
+* moves the notebook cache to a folder named after a hash of what the cells depend on, and re-reads
+  every page when that hash changes: jupyter-cache hashes cells alone, Sphinx a page's text alone,
+  and neither sees an edit of ``src/mlsys_gpu``;
+* warns about a page whose cells together take longer than ``mlsys_page_seconds``.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import html
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.directives.code import LiteralInclude, container_wrapper
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+from mlsys_gpu.viz import figures
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "src" / "mlsys_gpu" / "kernels"
+RESULTS = ROOT / "book" / "results"
+log = logging.getLogger(__name__)
+
+# ------------------------------------------------------------------------------ fresh outputs
+
+#: What the output of a cell may depend on, besides the cell.
+INPUTS = (
+    "src/mlsys_gpu",
+    "exercises",
+    "solutions",
+    "book/results",
+    "book/_ext",
+    "requirements.txt",
+)
+
+
+def inputs_hash(root: Path = ROOT) -> str:
+    """SHA-256 (first 16 hex digits) of everything that cells depend on, the GPU included."""
+    digest = hashlib.sha256()
+    for name in INPUTS:
+        top = root / name
+        files = [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file())
+        for path in files:
+            if "__pycache__" in path.parts or path.suffix == ".pyc":
+                continue
+            digest.update(str(path.relative_to(root)).encode() + b"\0")
+            digest.update(path.read_bytes() + b"\0")
+    # Cells measure live where there is a GPU, so a page simulated elsewhere is another page.
+    driver = Path("/proc/driver/nvidia/version")
+    digest.update(driver.read_bytes() if driver.exists() else b"no GPU")
+    return digest.hexdigest()[:16]
+
+
+def keep_outputs_fresh(app: Sphinx, config: Config) -> None:
+    key = inputs_hash()
+    caches = Path(app.outdir).parent / ".jupyter_cache"
+    if caches.is_dir():
+        for old in caches.iterdir():
+            if old.name != key:
+                shutil.rmtree(old, ignore_errors=True)
+    config.nb_execution_cache_path = str(caches / key)
+    config.mlsys_inputs_hash = key  # an "env" value: another one makes Sphinx read all pages
+    os.environ[figures.BOOK_VARIABLE] = "1"  # kernels inherit it
+
+
+def check_page_time(app: Sphinx, env: Any) -> None:
+    limit = app.config.mlsys_page_seconds
+    for docname in env.found_docs:
+        data = env.nb_metadata.get(docname, {}).get("exec_data")
+        seconds = (data or {}).get("runtime")
+        if seconds and seconds > limit:
+            log.warning(
+                "the cells of this page took %.0f s; the limit is %d s", seconds, limit,
+                location=docname,
+            )
+
+
+# ------------------------------------------------------------------------------ chapter numbers
+
+
+class ChapterNumber(SphinxTransform):
+    """Puts the number in the file's name before the page's title, unless it is there already."""
+
+    default_priority = 205
+
+    def apply(self, **kwargs: Any) -> None:
+        match = re.match(r"(\d+)-", Path(self.env.docname).name)
+        if not match:
+            return
+        title = next(iter(self.document.findall(nodes.title)), None)
+        if title is not None and not re.match(r"\d+\b", title.astext()):
+            title.insert(0, nodes.Text(f"{int(match.group(1))}. "))
+
+
+# ------------------------------------------------------------------------------ listings
+
+
+def kernel_path(name: str) -> Path:
+    """File of a kernel (``gemm/hopper/step1``), or of a source named from the repository's root."""
+    path = ROOT / name if name.endswith(".py") else KERNELS / f"{name}.py"
+    if not path.is_file():
+        raise FileNotFoundError(f"no source {path.relative_to(ROOT)}")
+    return path
+
+
+def without_docstring(source: str) -> list[str]:
+    """Lines of a module with its docstring left out; the lines before and after stay."""
+    lines = source.splitlines(keepends=True)
+    first = ast.parse(source).body[:1]
+    if (
+        first
+        and isinstance(first[0], ast.Expr)
+        and isinstance(first[0].value, ast.Constant)
+        and isinstance(first[0].value.value, str)
+    ):
+        del lines[first[0].lineno - 1 : first[0].end_lineno]
+    while lines and not lines[0].strip():
+        del lines[0]
+    return lines
+
+
+def kernel_diff(old: Path, new: Path, context: int = 3) -> tuple[list[str], int, int]:
+    """Unified diff of two kernels without their docstrings, lines added, lines removed."""
+    before = without_docstring(old.read_text(encoding="utf-8"))
+    after = without_docstring(new.read_text(encoding="utf-8"))
+    lines = list(difflib.unified_diff(before, after, n=context))[2:]
+    added = sum(line.startswith("+") for line in lines)
+    removed = sum(line.startswith("-") for line in lines)
+    return lines, added, removed
+
+
+def _relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+class Kernel(LiteralInclude):
+    """Listing of a kernel's file, or of a part of it; takes ``literalinclude``'s options."""
+
+    option_spec: ClassVar[dict] = {**LiteralInclude.option_spec, "part": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        try:
+            path = kernel_path(self.arguments[0].strip())
+        except FileNotFoundError as error:
+            return [self.state.document.reporter.error(str(error), line=self.lineno)]
+        self.arguments[0] = "/" + _relative(path)
+        part = self.options.pop("part", None)
+        if part:
+            self.options["pyobject"] = part
+        self.options.setdefault("language", "python")
+        self.options.setdefault("caption", f"`{_relative(path)}`" + (f", {part}" if part else ""))
+        self.options.setdefault("class", ["mg-listing"])
+        return super().run()
+
+
+class KernelDiff(SphinxDirective):
+    """What changes from one kernel's file to another's, docstrings apart."""
+
+    required_arguments = 2
+    option_spec: ClassVar[dict] = {
+        "context": directives.nonnegative_int,
+        "caption": directives.unchanged,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        try:
+            old, new = (kernel_path(name) for name in self.arguments)
+        except FileNotFoundError as error:
+            return [self.state.document.reporter.error(str(error), line=self.lineno)]
+        for path in (old, new):
+            self.env.note_dependency(str(path))
+        lines, added, removed = kernel_diff(old, new, self.options.get("context", 3))
+        text = "".join(lines) or "(no difference)\n"
+        block = nodes.literal_block(text, text, language="diff", classes=["mg-diff"])
+        self.set_source_info(block)
+        caption = self.options.get(
+            "caption",
+            f"`{_relative(old)}` → `{new.name}`: {added} lines added, {removed} removed",
+        )
+        return [container_wrapper(self, block, caption)]
+
+
+# ------------------------------------------------------------------------------ badges, results
+
+
+class Badge(SphinxRole):
+    """``{badge}`recorded H200, 2026-11-30```: where an output comes from."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        kind, _, note = self.text.partition(" ")
+        try:
+            markup = figures.badge_html(kind, note.strip(" :,"))
+        except ValueError as error:
+            message = self.inliner.reporter.error(str(error), line=self.lineno)
+            return [], [message]
+        return [nodes.raw("", markup, format="html")], []
+
+
+def source_state(row: dict[str, Any]) -> str:
+    """``current``, ``stale`` (the source changed since it was measured) or ``unknown``."""
+    recorded = row.get("source_sha256")
+    try:
+        path = kernel_path(row["kernel"])
+    except FileNotFoundError:
+        return "unknown"
+    if not recorded:
+        return "unknown"
+    return "current" if hashlib.sha256(path.read_bytes()).hexdigest() == recorded else "stale"
+
+
+def _shape(row: dict[str, Any]) -> str:
+    if "M" in row:
+        return f"{row['M']} × {row['N']} × {row['K']}"
+    names = ("batch", "heads", "kv_heads", "seqlen", "head_dim")
+    words = [f"{name.replace('_', ' ')} {row[name]}" for name in names if name in row]
+    return ", ".join(words + (["causal"] if row.get("causal") else []))
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}g}" if value < 100 else f"{value:,.0f}"
+
+
+def recorded_html(data: dict[str, Any], kernels: list[str] | None, source: str) -> str:
+    """Table of a result file's rows with provenance and staleness, as HTML."""
+    rows = [r for r in data["rows"] if not kernels or r["kernel"] in kernels]
+    baselines = sorted({name for row in rows for name in row.get("baseline", {})})
+    per_sm = any("tflops_per_sm" in row for row in rows)
+    head = ["kernel", "shape", "dtype", "time (p20 to p80)", "TFLOP/s"]
+    head += ["TFLOP/s per SM"] if per_sm else []
+    head += [f"× {name}" for name in baselines] + ["source"]
+    body = []
+    for row in rows:
+        spread = (
+            f" ({_number(row['ms_p20'])} to {_number(row['ms_p80'])})" if "ms_p20" in row else ""
+        )
+        cells = [
+            f"<code>{html.escape(row['kernel'])}</code>",
+            _shape(row),
+            html.escape(row.get("dtype", "")),
+            f"{_number(row['ms'])} ms{spread}",
+            _number(row.get("tflops")),
+        ]
+        cells += [_number(row.get("tflops_per_sm"))] if per_sm else []
+        for name in baselines:
+            other = row.get("baseline", {}).get(name, {}).get("ms")
+            cells.append("–" if not other else f"{other / row['ms']:.2f}")
+        state = source_state(row)
+        note = {
+            "current": "as measured",
+            "stale": '<span class="mg-badge mg-badge-stale" title="the kernel\'s file has changed '
+            'since this was measured">stale</span>',
+            "unknown": "not recorded",
+        }[state]
+        cells.append(note)
+        body.append(
+            f'<tr class="mg-{state}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
+        )
+    facts = "".join(
+        f"<div><dt>{html.escape(str(k).replace('_', ' '))}</dt>"
+        f"<dd>{html.escape(_plain(v))}</dd></div>"
+        for k, v in data.get("provenance", {}).items()
+        if not isinstance(v, dict) or k != "source_sha256"
+    )
+    header = "".join(f'<th scope="col">{html.escape(h)}</th>' for h in head)
+    return (
+        f'<div class="mg-recorded">{figures.badge_html("recorded", source)}'
+        f'<div class="mg-scroll" tabindex="0" role="region" aria-label="Results, {source}">'
+        f'<table class="mg-table"><thead><tr>{header}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+        f'<details><summary>Where these figures come from</summary><dl class="mg-facts">{facts}'
+        "</dl></details></div>"
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(_plain(v) for v in value)
+    return str(value)
+
+
+class Recorded(SphinxDirective):
+    """Rows of ``book/results/<gpu>/<name>.json`` with their provenance; stale rows are marked."""
+
+    required_arguments = 1
+    option_spec: ClassVar[dict] = {
+        "kernels": directives.unchanged,
+        "plot": lambda value: directives.choice(value, ("ladder",)),
+        "title": directives.unchanged,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        path = RESULTS / name
+        if not path.is_file():
+            gpu = Path(name).parts[0].upper()
+            text = f"No figures from {gpu} have been recorded yet: book/results/{name} is missing."
+            return [nodes.note("", nodes.paragraph("", text))]
+        self.env.note_dependency(str(path))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        kernels = [k.strip() for k in self.options.get("kernels", "").split(",") if k.strip()]
+        known = {row["kernel"] for row in data["rows"]}
+        missing = [k for k in kernels if k not in known]
+        if missing:
+            text = f"book/results/{name} has no row for {', '.join(missing)}"
+            return [self.state.document.reporter.error(text, line=self.lineno)]
+        markup = recorded_html(data, kernels, name.removesuffix(".json"))
+        if "plot" in self.options:
+            from mlsys_gpu.viz import static
+
+            rows = [r for r in data["rows"] if not kernels or r["kernel"] in kernels]
+            markup = static.ladder(rows, title=self.options.get("title"))._repr_html_() + markup
+        return [nodes.raw("", markup, format="html")]
+
+
+# ------------------------------------------------------------------------------ set-up
+
+
+def add_assets(app: Sphinx, config: Config) -> None:
+    config.html_static_path.append(str(figures.ASSETS))
+    app.add_css_file("figure.css")
+    app.add_css_file("book.css")
+    app.add_js_file("book.js")
+    for script in ("core.js", *figures.KINDS.values()):
+        app.add_js_file(script, loading_method="defer")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_config_value("mlsys_inputs_hash", "", "env", [str])
+    app.add_config_value("mlsys_page_seconds", 120, "", [int, float])
+    app.connect("config-inited", keep_outputs_fresh)
+    app.connect("config-inited", add_assets)
+    app.connect("env-updated", check_page_time)
+    app.add_transform(ChapterNumber)
+    app.add_directive("kernel", Kernel)
+    app.add_directive("kernel-diff", KernelDiff)
+    app.add_directive("recorded", Recorded)
+    app.add_role("badge", Badge())
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
