@@ -11,6 +11,7 @@ reads the cubin back. Results are kept in :mod:`mlsys_gpu.cache`.
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import re
 import subprocess
@@ -66,7 +67,7 @@ class Compiled:
 
 
 class Artifacts:
-    """Everything that a kernel becomes on its way to the GPU. Each stage is made when first read."""
+    """What a kernel becomes on its way to the GPU. Each stage is made when it is first read."""
 
     def __init__(self, lowered: Lowered):
         self.lowered = lowered
@@ -145,7 +146,8 @@ def cuda_source(lowered: Lowered) -> str:
     """The CUDA C++ that TVM generates for the device function."""
     import tvm
 
-    _, _, finalize_device = tvm.tirx.get_tir_pipeline("tirx")
+    pipeline: Any = tvm.tirx.get_tir_pipeline("tirx")
+    finalize_device = pipeline[2]
     module = tvm.IRModule({str(lowered.device.attrs["global_symbol"]): lowered.device})
     build: Any = tvm.get_global_func("target.build.cuda")
     built = build(finalize_device()(module), lowered.device.attrs["target"])
@@ -194,8 +196,7 @@ def disassemble(cubin: bytes) -> str:
 
 def _nvrtc() -> Any:
     try:
-        from cuda.bindings import nvrtc
-
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()  # loads the library
     except Exception as error:  # ImportError, or cuda-python's own "library not found"
         raise MissingTool(f"assembling needs cuda-python and NVRTC, {_INSTALL}: {error}") from error

@@ -36,7 +36,7 @@ TMEM_COLS = 512  # all of TMEM, so that it always starts at column 0
 
 
 def check(M, N, K, dtype):
-    """Raise ValueError, with the rule and the value, for what build refuses."""
+    """Raise ValueError, naming rule and value, for what build refuses."""
     check_equal("Step 2", M=(M, BM), N=(N, BN))
     check_multiple("Step 2", K=(K, BK))
     check_dtype(dtype)
@@ -56,8 +56,7 @@ def build(M, N, K, dtype="float16"):
         cta = T.cta_id([1])
         wg_id = T.warpgroup_id([1])
         warp_id = T.warp_id([4])
-        lane_id = T.lane_id([32])
-        tid = T.thread_id_in_wg([128])
+        tid = T.thread_id([128])
 
         # --- Shared memory and tensor memory -------------------------------
         pool = T.SMEMPool()

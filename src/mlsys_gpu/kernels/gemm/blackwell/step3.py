@@ -1,10 +1,10 @@
 """Step 3, Spatial Tiling (Multi-CTA): one CTA for every 128x128 tile of D.
 
-Idea      The tiles of D are independent, so give each its own CTA and let the
+Idea      The tiles of D are independent: give each its own CTA, and let the
           GPU run as many at a time as it has room for.
 Scope     New: a grid of M/128 x N/128 CTAs. Inside a CTA nothing changes.
-Layout    Unchanged. A CTA's tile of D starts at row m0 and column n0; it reads
-          128 rows of A from m0 on and 128 rows of B from n0 on.
+Layout    Unchanged. A CTA's tile of D starts at row m0 and column n0. It
+          reads 128 rows of A from m0 on and 128 rows of B from n0 on.
 Dispatch  Unchanged.
 
 Data path A, B  GMEM -> registers -> SMEM (synchronous copies, 128B swizzle)
@@ -34,7 +34,7 @@ TMEM_COLS = 512  # all of TMEM, so that it always starts at column 0
 
 
 def check(M, N, K, dtype):
-    """Raise ValueError, with the rule and the value, for what build refuses."""
+    """Raise ValueError, naming rule and value, for what build refuses."""
     check_multiple("Step 3", M=(M, BM), N=(N, BN), K=(K, BK))
     check_dtype(dtype)
 
@@ -53,8 +53,7 @@ def build(M, N, K, dtype="float16"):
         bm, bn = T.cta_id([M // BM, N // BN])
         wg_id = T.warpgroup_id([1])
         warp_id = T.warp_id([4])
-        lane_id = T.lane_id([32])
-        tid = T.thread_id_in_wg([128])
+        tid = T.thread_id([128])
         m0 = T.meta_var(bm * BM)
         n0 = T.meta_var(bn * BN)
 

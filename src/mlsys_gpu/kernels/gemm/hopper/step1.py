@@ -36,14 +36,15 @@ BM, BN, BK = 128, 128, 64  # 64 x 16 bit = 128 bytes: one row of the swizzle
 MMA_M, MMA_K = 64, 16  # one wgmma: 64 rows of A, BN rows of B, 16 of K
 REGS = BM * BN // 128  # accumulators a thread
 
-# Descriptors count in units of 16 bytes. A group of 8 rows is 1024 bytes.
-LEADING, STRIDE, SWIZZLE_128B = 1, 1024 // 16, 3
+# Descriptors count in units of 16 bytes. A group of 8 rows is 1024 bytes;
+# the leading offset does not count under a swizzle; 3 is the 128B swizzle.
+LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 3
 ROWS_STEP = MMA_M * BK * 2 // 16  # to the next 64 rows
 K_STEP = MMA_K * 2 // 16  # to the next 16 values of K
 
 
 def check(M, N, K, dtype):
-    """Raise ValueError, with the rule and the value, for what build refuses."""
+    """Raise ValueError, naming rule and value, for what build refuses."""
     check_equal("Step 1", M=(M, BM), N=(N, BN), K=(K, BK))
     check_dtype(dtype)
 
@@ -62,8 +63,7 @@ def build(M, N, K, dtype="float16"):
         cta = T.cta_id([1])
         wg_id = T.warpgroup_id([1])
         warp_id = T.warp_id([4])
-        lane_id = T.lane_id([32])
-        tid = T.thread_id_in_wg([128])
+        tid = T.thread_id([128])
 
         # --- Shared memory and registers -----------------------------------
         pool = T.SMEMPool()
@@ -76,10 +76,10 @@ def build(M, N, K, dtype="float16"):
         descA: T.uint64
         descB: T.uint64
         T.cuda.wgmma.encode_matrix_descriptor(
-            T.address_of(descA), As.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE_128B
+            T.address_of(descA), As.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE
         )
         T.cuda.wgmma.encode_matrix_descriptor(
-            T.address_of(descB), Bs.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE_128B
+            T.address_of(descB), Bs.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE
         )
 
         # --- Load: GMEM -> SMEM --------------------------------------------

@@ -1,10 +1,10 @@
 """Step 3, Spatial Tiling (Multi-CTA): one CTA for every 128x128 tile of D.
 
-Idea      The tiles of D are independent, so give each its own CTA and let the
+Idea      The tiles of D are independent: give each its own CTA, and let the
           GPU run as many at a time as it has room for.
 Scope     New: a grid of M/128 x N/128 CTAs. Inside a CTA nothing changes.
-Layout    Unchanged. A CTA's tile of D starts at row m0 and column n0; it reads
-          128 rows of A from m0 on and 128 rows of B from n0 on.
+Layout    Unchanged. A CTA's tile of D starts at row m0 and column n0. It
+          reads 128 rows of A from m0 on and 128 rows of B from n0 on.
 Dispatch  Unchanged.
 
 Data path A, B  GMEM -> registers -> SMEM (synchronous copies, 128B swizzle)
@@ -34,14 +34,15 @@ BM, BN, BK = 128, 128, 64  # 64 x 16 bit = 128 bytes: one row of the swizzle
 MMA_M, MMA_K = 64, 16  # one wgmma: 64 rows of A, BN rows of B, 16 of K
 REGS = BM * BN // 128  # accumulators a thread
 
-# Descriptors count in units of 16 bytes. A group of 8 rows is 1024 bytes.
-LEADING, STRIDE, SWIZZLE_128B = 1, 1024 // 16, 3
+# Descriptors count in units of 16 bytes. A group of 8 rows is 1024 bytes;
+# the leading offset does not count under a swizzle; 3 is the 128B swizzle.
+LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 3
 ROWS_STEP = MMA_M * BK * 2 // 16  # to the next 64 rows
 K_STEP = MMA_K * 2 // 16  # to the next 16 values of K
 
 
 def check(M, N, K, dtype):
-    """Raise ValueError, with the rule and the value, for what build refuses."""
+    """Raise ValueError, naming rule and value, for what build refuses."""
     check_multiple("Step 3", M=(M, BM), N=(N, BN), K=(K, BK))
     check_dtype(dtype)
 
@@ -60,8 +61,7 @@ def build(M, N, K, dtype="float16"):
         bm, bn = T.cta_id([M // BM, N // BN])
         wg_id = T.warpgroup_id([1])
         warp_id = T.warp_id([4])
-        lane_id = T.lane_id([32])
-        tid = T.thread_id_in_wg([128])
+        tid = T.thread_id([128])
         m0 = T.meta_var(bm * BM)
         n0 = T.meta_var(bn * BN)
 
@@ -76,10 +76,10 @@ def build(M, N, K, dtype="float16"):
         descA: T.uint64
         descB: T.uint64
         T.cuda.wgmma.encode_matrix_descriptor(
-            T.address_of(descA), As.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE_128B
+            T.address_of(descA), As.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE
         )
         T.cuda.wgmma.encode_matrix_descriptor(
-            T.address_of(descB), Bs.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE_128B
+            T.address_of(descB), Bs.ptr_to([0, 0]), LEADING, STRIDE, SWIZZLE
         )
 
         for k in T.serial(K // BK):
@@ -111,7 +111,7 @@ def build(M, N, K, dtype="float16"):
             # The registers hold the result once the group has completed.
             T.ptx.wgmma.wait_group.sync.aligned(0)
             register_fence(acc, REGS)
-            # Every warp waits for all four: the next copy overwrites the tiles.
+            # All warps are done reading: the next copy overwrites the tiles.
             T.cuda.cta_sync()
 
         # --- Epilogue: registers -> GMEM -----------------------------------
