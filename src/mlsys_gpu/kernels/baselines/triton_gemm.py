@@ -1,0 +1,96 @@
+"""A plain tiled Triton GEMM: what an hour with a tile language gives.
+
+One program computes one tile of D. Programs are numbered so that neighbours share rows of A and
+B in L2 (``GROUP`` rows of tiles at a time). No autotuning, no TMA, no persistence: the tile sizes
+are those that do well on Hopper for large shapes, with a smaller tile where there are few tiles.
+
+On CPU tensors the same kernel runs in Triton's interpreter, in this process. For that it uses
+Triton's builtins only: its library functions (``tl.zeros``, ``tl.cdiv``) are either compiled or
+interpreted, once for the whole process.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUP = 8
+LARGE = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3}
+SMALL = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 4, "num_stages": 4}
+ENOUGH_TILES = 132  # one large tile for each SM of an H100 or H200
+
+
+def _gemm(
+    A,
+    B,
+    D,
+    M,
+    N,
+    K,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    GROUP: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    # Which tile: walk down GROUP rows of tiles before moving one tile to the right.
+    tile = tl.program_id(0)
+    rows, cols = (M + BM - 1) // BM, (N + BN - 1) // BN
+    first = tile // (GROUP * cols) * GROUP
+    height = min(rows - first, GROUP)
+    bm = first + tile % height
+    bn = tile % (GROUP * cols) // height
+
+    m = bm * BM + tl.arange(0, BM)
+    n = bn * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    # Rows past the edge wrap around: what they compute is masked away at the store.
+    a = A + (m % M)[:, None] * K + k[None, :]
+    b = B + (n % N)[None, :] * K + k[:, None]
+    acc = tl.full((BM, BN), 0.0, dtype=tl.float32)
+    for k0 in range(0, K, BK):
+        inside = k < K - k0
+        a_tile = tl.load(a, mask=inside[None, :], other=0.0)
+        b_tile = tl.load(b, mask=inside[:, None], other=0.0)
+        if UPCAST:
+            a_tile, b_tile = a_tile.to(tl.float32), b_tile.to(tl.float32)
+        acc = tl.dot(a_tile, b_tile, acc)
+        a += BK
+        b += BK
+    d = D + m[:, None] * N + n[None, :]
+    tl.store(d, acc.to(D.dtype.element_ty), mask=(m < M)[:, None] & (n < N)[None, :])
+
+
+@lru_cache(maxsize=2)
+def _kernel(interpret: bool) -> Any:
+    """The kernel, compiled or interpreted: Triton decides when it decorates, by a global switch."""
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = interpret
+        return triton.jit(_gemm)
+
+
+def config(M: int, N: int) -> dict[str, int]:
+    """Tile sizes, warps and pipeline stages for an M x N result."""
+    tiles = -(-M // LARGE["BM"]) * -(-N // LARGE["BN"])
+    return LARGE if tiles >= ENOUGH_TILES else SMALL
+
+
+def gemm(A: Tensor, B: Tensor, D: Tensor) -> Tensor:
+    """Fill and return ``D = A @ B.T``: row-major ``A [M, K]``, ``B [N, K]``, ``D [M, N]``.
+
+    CUDA tensors: compiled and launched on the current stream. CPU tensors: Triton's interpreter.
+    """
+    (M, K), (N, _) = A.shape, B.shape
+    chosen = config(M, N)
+    grid = (-(-M // chosen["BM"]) * -(-N // chosen["BN"]),)
+    interpret = not A.is_cuda
+    # The interpreter's dot takes the bits of a bfloat16 for an integer.
+    upcast = interpret and "bfloat16" in str(A.dtype)
+    _kernel(interpret)[grid](A, B, D, M, N, K, GROUP=GROUP, UPCAST=upcast, **chosen)
+    return D
