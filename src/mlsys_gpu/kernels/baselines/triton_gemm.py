@@ -90,7 +90,8 @@ def gemm(A: Tensor, B: Tensor, D: Tensor) -> Tensor:
     chosen = config(M, N)
     grid = (-(-M // chosen["BM"]) * -(-N // chosen["BN"]),)
     interpret = not A.is_cuda
-    # The interpreter's dot takes the bits of a bfloat16 for an integer.
+    # The interpreter's dot takes the bits of a bfloat16 for an integer. (Its conversion to
+    # bfloat16 also truncates where the GPU rounds: expect up to one unit in the last place.)
     upcast = interpret and "bfloat16" in str(A.dtype)
     _kernel(interpret)[grid](A, B, D, M, N, K, GROUP=GROUP, UPCAST=upcast, **chosen)
     return D

@@ -53,6 +53,7 @@ def build(M, N, K, dtype="float16"):
         D: T.Buffer((M, N), dtype),
     ):
         T.device_entry()
+        # --- Who is who ----------------------------------------------------
         cta = T.cta_id([1])
         wg_id = T.warpgroup_id([1])
         warp_id = T.warp_id([4])
@@ -70,7 +71,7 @@ def build(M, N, K, dtype="float16"):
 
         # --- Barriers ------------------------------------------------------
         if tid == 0:
-            # One arrival completes a phase: the commit of the MMAs.
+            # One arrival completes a phase: the commit after the MMAs.
             T.ptx.mbarrier.init.shared.b64(mma_bar.ptr_to([0]), T.uint32(1))
             T.ptx.fence.mbarrier_init.release.cluster()
         T.cuda.cta_sync()
@@ -95,7 +96,7 @@ def build(M, N, K, dtype="float16"):
                     dispatch="tcgen05",
                 )
                 tcgen05_commit(mma_bar.ptr_to([0]))
-        # Everyone waits: TMEM holds the result once the MMAs have arrived.
+        # Everyone waits for phase 0: then TMEM holds the result.
         T.cuda.mbarrier_wait(mma_bar.ptr_to([0]), 0)
 
         # --- Epilogue: TMEM -> registers -> GMEM ---------------------------
@@ -110,6 +111,7 @@ def build(M, N, K, dtype="float16"):
         Tx.wg.copy(D[:, :], out_wg[:, :])
 
         # --- Give TMEM back ------------------------------------------------
+        # Warp 0 frees it for the next CTA, once all four warps have read it.
         T.ptx.tcgen05.fence__before_thread_sync()
         T.cuda.cta_sync()
         T.ptx.tcgen05.fence__after_thread_sync()

@@ -50,6 +50,7 @@ def build(M, N, K, dtype="float16"):
         D: T.Buffer((M, N), dtype),
     ):
         T.device_entry()
+        # --- Who is who ----------------------------------------------------
         bm, bn = T.cta_id([M // BM, N // BN])
         wg_id = T.warpgroup_id([1])
         warp_id = T.warp_id([4])
@@ -69,7 +70,7 @@ def build(M, N, K, dtype="float16"):
 
         # --- Barriers ------------------------------------------------------
         if tid == 0:
-            # One arrival completes a phase: the commit of the MMAs.
+            # One arrival completes a phase: the commit after the MMAs.
             T.ptx.mbarrier.init.shared.b64(mma_bar.ptr_to([0]), T.uint32(1))
             T.ptx.fence.mbarrier_init.release.cluster()
         T.cuda.cta_sync()
@@ -99,6 +100,7 @@ def build(M, N, K, dtype="float16"):
                     )
                     tcgen05_commit(mma_bar.ptr_to([0]))
             # Everyone waits: the next copy overwrites what the MMA reads.
+            # The barrier's phases go 0, 1, 0, …: wait for each in turn.
             T.cuda.mbarrier_wait(mma_bar.ptr_to([0]), mma_phase)
             mma_phase = mma_phase ^ 1
 
@@ -114,6 +116,7 @@ def build(M, N, K, dtype="float16"):
         Tx.wg.copy(D[m0 : m0 + BM, n0 : n0 + BN], out_wg[:, :])
 
         # --- Give TMEM back ------------------------------------------------
+        # Warp 0 frees it for the next CTA, once all four warps have read it.
         T.ptx.tcgen05.fence__before_thread_sync()
         T.cuda.cta_sync()
         T.ptx.tcgen05.fence__after_thread_sync()

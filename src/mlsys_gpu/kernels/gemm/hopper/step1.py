@@ -60,6 +60,7 @@ def build(M, N, K, dtype="float16"):
         D: T.Buffer((M, N), dtype),
     ):
         T.device_entry()
+        # --- Who is who ----------------------------------------------------
         cta = T.cta_id([1])
         wg_id = T.warpgroup_id([1])
         warp_id = T.warp_id([4])
@@ -91,13 +92,15 @@ def build(M, N, K, dtype="float16"):
         T.cuda.cta_sync()
 
         # --- MMA: SMEM -> registers ----------------------------------------
+        # wgmma writes acc behind the compiler's back: the two register
+        # fences keep every other use of it before the start or after the wait.
         register_fence(acc, REGS)
         T.ptx.wgmma.fence.sync.aligned()
         for i in T.unroll(BM // MMA_M):
             for j in T.unroll(BK // MMA_K):
                 wgmma(
                     acc,
-                    i * REGS // 2,
+                    i * BN // 2,
                     descA + T.uint64(i * ROWS_STEP + j * K_STEP),
                     descB + T.uint64(j * K_STEP),
                     j != 0,
