@@ -89,7 +89,9 @@ def check_page_time(app: Sphinx, env: Any) -> None:
         seconds = (data or {}).get("runtime")
         if seconds and seconds > limit:
             log.warning(
-                "the cells of this page took %.0f s; the limit is %d s", seconds, limit,
+                "the cells of this page took %.0f s; the limit is %d s",
+                seconds,
+                limit,
                 location=docname,
             )
 
@@ -271,9 +273,7 @@ def recorded_html(data: dict[str, Any], kernels: list[str] | None, source: str) 
             "unknown": "not recorded",
         }[state]
         cells.append(note)
-        body.append(
-            f'<tr class="mg-{state}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
-        )
+        body.append(f'<tr class="mg-{state}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     facts = "".join(
         f"<div><dt>{html.escape(str(k).replace('_', ' '))}</dt>"
         f"<dd>{html.escape(_plain(v))}</dd></div>"
@@ -338,11 +338,27 @@ class Recorded(SphinxDirective):
 
 def add_assets(app: Sphinx, config: Config) -> None:
     config.html_static_path.append(str(figures.ASSETS))
-    app.add_css_file("figure.css")
+    app.add_css_file("viz-figure.css")
     app.add_css_file("book.css")
     app.add_js_file("book.js")
-    for script in ("core.js", *figures.KINDS.values()):
+    for script in ("viz-core.js", *figures.KINDS.values()):
         app.add_js_file(script, loading_method="defer")
+
+
+def trim_scripts(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Drop Thebe (it would ask another host) and whatever a page was given twice."""
+    seen = set()
+    kept = []
+    for script in context.get("script_files", []):
+        body = getattr(script, "attributes", {}).get("body", "")
+        key = (str(getattr(script, "filename", script)), body)
+        if key in seen or "thebe" in f"{key[0]} {body}".lower():
+            continue
+        seen.add(key)
+        kept.append(script)
+    context["script_files"] = kept
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -351,6 +367,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", keep_outputs_fresh)
     app.connect("config-inited", add_assets)
     app.connect("env-updated", check_page_time)
+    app.connect("html-page-context", trim_scripts, priority=900)
     app.add_transform(ChapterNumber)
     app.add_directive("kernel", Kernel)
     app.add_directive("kernel-diff", KernelDiff)

@@ -71,10 +71,10 @@ so in the page.
 Adding a kind
 -------------
 
-1. ``viz/assets/NAME.js``: ``mlsysViz.register("NAME", function (stage, data, ui) { … })``.
+1. ``viz/assets/viz-NAME.js``: ``mlsysViz.register("NAME", function (stage, data, ui) { … })``.
    ``stage`` is an empty element to fill; ``ui`` offers ``el``, ``svg``, ``buttons``, ``stepper``,
    ``choice``, ``readout`` and ``say`` (an ARIA live region). Colours are the CSS variables
-   ``--mg-…`` of ``figure.css``; text is 12 px or more; everything answers Tab, arrows and Space.
+   ``--mg-…`` of ``viz-figure.css``; text is 12 px or more; everything answers Tab, arrows and Space.
 2. A Python function that computes ``data`` and a static ``fallback``, with tests of its numbers.
 3. Its name in ``viz.figures.KINDS``.
 """

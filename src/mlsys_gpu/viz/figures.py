@@ -14,9 +14,9 @@ ASSETS = Path(__file__).parent / "assets"
 
 #: kind -> its JavaScript module in ``viz/assets``. The book bundles all of them.
 KINDS: dict[str, str] = {
-    "execution-hierarchy": "execution-hierarchy.js",
-    "layout": "layout.js",
-    "gemm-tiles": "gemm-tiles.js",
+    "execution-hierarchy": "viz-execution-hierarchy.js",
+    "layout": "viz-layout.js",
+    "gemm-tiles": "viz-gemm-tiles.js",
 }
 
 #: Set by the book's Sphinx extension: the page loads the assets itself, so outputs leave them out.
@@ -146,8 +146,8 @@ class Figure:
         # A notebook has no page of ours around it: bring style and code along, each time, so
         # that any one output works on its own.
         return (
-            f"<style>{_asset('figure.css')}</style>{self._body()}"
-            f"<script>{_asset('core.js')}\n{_asset(KINDS[self.kind])}\n"
+            f"<style>{_asset('viz-figure.css')}</style>{self._body()}"
+            f"<script>{_asset('viz-core.js')}\n{_asset(KINDS[self.kind])}\n"
             "mlsysViz.start();</script>"
         )
 

@@ -246,6 +246,9 @@ def hierarchy_data(
         "arch": arch,
         "tile": list(tile),
         "dtype": dtype,
+        # An example of 16 CTAs of 384 threads: how many children each level has, where one starts.
+        "counts": [8, 2, 3, WARPGROUP_WARPS, WARP],
+        "start": [3, 1, 0, 2, 17],
         "arches": [
             {
                 "id": a,
