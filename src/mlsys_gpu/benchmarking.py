@@ -12,9 +12,9 @@ How a row comes about:
   clocks to where they stay. The row holds the median, the 20th and the 80th percentile.
 * A result faster than the tensor cores allow is refused.
 
-A file of results holds rows and where they come from: GPU, driver, libraries, command, date, and the
-SHA-256 of every kernel source. :func:`load` reads it back, :func:`is_stale` says whether the kernel
-has changed since.
+A file of results holds rows and where they come from: GPU, driver, libraries, command, date, and
+the SHA-256 of every kernel source. :func:`load` reads it back, :func:`is_stale` says whether the
+kernel has changed since.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class _Case:
     N: int
     K: int
     dtype: str
-    func: Any
+    func: Any = field(repr=False)
     source: str  # path for the reader, or the kernel's name where it has no file
     source_sha256: str
 
@@ -218,7 +218,9 @@ class Benchmark:
             cells.append(line)
         return header, cells
 
-    def _caption(self) -> str:
+    @property
+    def caption(self) -> str:
+        """Where and when the rows were measured."""
         gpu = self.provenance.get("gpu", {}).get("name", "an unknown GPU")
         return f"Measured on {gpu}, {self.provenance.get('date', '')}"
 
@@ -229,7 +231,7 @@ class Benchmark:
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
             for line in [header, *cells]
         ]
-        return "\n".join([self._caption(), *lines])
+        return "\n".join([self.caption, *lines])
 
     def _repr_html_(self) -> str:
         header, cells = self.table()
@@ -238,7 +240,7 @@ class Benchmark:
             "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>"
             for line in cells
         )
-        caption = f"<caption>{html.escape(self._caption())}</caption>"
+        caption = f"<caption>{html.escape(self.caption)}</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -370,12 +372,7 @@ def _gpu_for(wanted: list[_Case]) -> Device:
     if len(arches) != 1:
         raise ValueError(f"kernels for one architecture at a time, got {', '.join(arches)}")
     gpu = device.require(arches[0], f"measuring {wanted[0].name}")
-    try:
-        import torch
-    except ImportError:
-        raise NeedsGpu("measuring needs PyTorch with CUDA, and torch is not installed") from None
-    if not torch.cuda.is_available():
-        raise NeedsGpu(f"measuring needs PyTorch with CUDA; torch {torch.__version__} has none")
+    launch.torch_with_cuda(f"measuring {wanted[0].name}")
     return gpu
 
 

@@ -218,13 +218,19 @@ def simulate(
 
 @dataclass(frozen=True)
 class GpuRun:
-    """A kernel that ran on a GPU and came to its end."""
+    """A kernel that ran on a GPU and came to its end.
+
+    ``seconds`` is the time of the kernel alone, where it was taken: one launch, for an order of
+    magnitude. ``mg.benchmark`` measures.
+    """
 
     kernel: str
     device: device.Device
+    seconds: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.kernel} ran on {self.device.name}"
+        took = "" if self.seconds is None else f" in {self.seconds * 1e6:.1f} µs"
+        return f"{self.kernel} ran on {self.device.name}{took}"
 
 
 class Compiled:
@@ -338,3 +344,74 @@ def run(kernel: Any, *arrays: Any) -> Report | GpuRun:
         compile_for_gpu(kernel)(*(a.array for a in arguments))
         torch.cuda.synchronize()
     return GpuRun(_name(kernel), on)
+
+
+def run_on_gpu(kernel: Any, *arrays: Any) -> GpuRun:
+    """Run a kernel on this machine's GPU, from CPU arrays and back.
+
+    The arrays are copied to the GPU; the kernel is launched once to load it and once more, timed,
+    on the output as it was handed in (poison it to see what stays unwritten); the output, the last
+    array, is copied back in place.
+
+    Args:
+        kernel: a TIRx ``PrimFunc``.
+        arrays: as for :func:`simulate`.
+
+    Raises:
+        ArgumentError: an array that the kernel cannot take.
+        NeedsGpu: no GPU of the kernel's architecture, or torch cannot use it.
+    """
+    arguments = _checked(kernel, arrays)
+    name, params = _name(kernel), _params(kernel)
+    on = device.require(arch_of(kernel), f"running {name}")
+    torch = torch_with_cuda(f"running {name}")
+    views = [a.as_numpy(p.dtype) for a, p in zip(arguments, params, strict=True)]
+    tensors = [_to_gpu(view) for view in views]
+    compiled = compile_for_gpu(kernel)
+    # the first launch loads the module, into an output that nobody looks at
+    compiled(*tensors[:-1], torch.empty_like(tensors[-1]))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    compiled(*tensors)
+    end.record()
+    torch.cuda.synchronize()
+    views[-1][...] = _from_gpu(tensors[-1]).view(views[-1].dtype)
+    return GpuRun(name, on, start.elapsed_time(end) / 1e3)
+
+
+def torch_with_cuda(purpose: str) -> Any:
+    """The ``torch`` module, if it can use this machine's GPU.
+
+    Raises:
+        NeedsGpu: torch is not installed, is built without CUDA, or sees no GPU; ``purpose`` is
+            the sentence's subject.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise device.NeedsGpu(
+            f"{purpose} needs PyTorch with CUDA; torch is not installed."
+        ) from None
+    if not torch.cuda.is_available():
+        what = "is built without it" if torch.version.cuda is None else "sees no GPU"
+        raise device.NeedsGpu(
+            f"{purpose} needs PyTorch with CUDA; torch {torch.__version__} {what}."
+        )
+    return torch
+
+
+def _to_gpu(array: Any) -> Any:
+    """A copy of a NumPy array on torch's current GPU; bfloat16 travels as its bits."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("uint16")).view(torch.bfloat16).cuda()
+    return torch.from_numpy(array).cuda()
+
+
+def _from_gpu(tensor: Any) -> Any:
+    """The same way back; bfloat16 arrives as its bits, ``uint16``."""
+    import torch
+
+    tensor = tensor.cpu()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()

@@ -1,0 +1,593 @@
+"""The command ``mlsys-gpu``: the course's verbs from a shell.
+
+Exit status: 0 where all is right, 1 for a wrong number or a finding, 2 for bad use, with one
+sentence that names the value and the rule. ``--json`` prints one object on standard output and
+nothing else there; bad use is ``{"error": "…"}`` then.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from mlsys_gpu import release
+from mlsys_gpu.device import ARCHITECTURES, NeedsGpu
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mlsys_gpu.kernels.gemm import Step
+
+RIGHT, WRONG, BAD_USE = 0, 1, 2
+
+T = TypeVar("T")
+
+
+class BadUse(Exception):
+    """What was asked for cannot be done as asked; the message is one sentence."""
+
+
+app = typer.Typer(
+    name="mlsys-gpu",
+    help="Modern GPU Programming for MLSys: run, measure and inspect the course's kernels, and "
+    "grade its exercises.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _no_verb(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: without the program's name; by default this process's.
+
+    Returns:
+        The exit status.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = app(args=arguments, prog_name="mlsys-gpu", standalone_mode=False)
+    except Exception as error:
+        sentence = _sentence(error)
+        if "--json" in arguments:
+            print(json.dumps({"error": sentence or f"{type(error).__name__}: {error}"}))
+        if sentence is None:
+            raise  # a fault of ours: the traceback is what helps
+        print(f"mlsys-gpu: {sentence}", file=sys.stderr)
+        return BAD_USE
+    return status if isinstance(status, int) else RIGHT
+
+
+def _sentence(error: Exception) -> str | None:
+    """What bad use reads like; None for an error that is none of the user's."""
+    if isinstance(error, BadUse | NeedsGpu | release.WrongTvmRelease):
+        return " ".join(str(error).split())
+    if hasattr(error, "format_message"):  # typer's own usage errors, whichever release it is
+        text = " ".join(str(error.format_message()).split())  # pyright: ignore
+        return f"{text} See mlsys-gpu --help."
+    # names that are only imported where they may be raised
+    if type(error).__name__ in ("ArgumentError", "MissingTool", "Unsupported"):
+        return " ".join(str(error).split())
+    return None
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+
+
+# ---------------------------------------------------------------------------------------- options
+
+Kernel = Annotated[str, typer.Argument(metavar="KERNEL", help="gemm")]
+StepOption = Annotated[int | None, typer.Option("--step", help="Step of the GEMM ladder.")]
+VariantOption = Annotated[str | None, typer.Option("--variant", help="Variant of the step.")]
+ShapeOption = Annotated[
+    str | None, typer.Option("--shape", metavar="M,N,K", help="Shape; the step's own if left out.")
+]
+ArchOption = Annotated[
+    str | None, typer.Option("--arch", metavar="blackwell|hopper", help="Architecture.")
+]
+DtypeOption = Annotated[str, typer.Option("--dtype", metavar="fp16|bf16", help="Of A, B and D.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object for machines.")]
+
+_DTYPES = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+}
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise BadUse(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+    return value
+
+
+def _arch(value: str | None) -> str | None:
+    return value if value is None else _one_of("--arch", value, tuple(ARCHITECTURES))
+
+
+def _dtype(value: str) -> str:
+    if value not in _DTYPES:
+        raise BadUse(f"--dtype must be fp16 or bf16, got {value!r}.")
+    return _DTYPES[value]
+
+
+def _shape(value: str, option: str) -> tuple[int, int, int]:
+    if not re.fullmatch(r"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*", value):
+        raise BadUse(f"{option} takes three positive numbers M,N,K, got {value!r}.")
+    M, N, K = (int(part) for part in value.split(","))
+    if min(M, N, K) == 0:
+        raise BadUse(f"{option} takes three positive numbers M,N,K, got {value!r}.")
+    return M, N, K
+
+
+def _gemm_only(kernel: str) -> None:
+    if kernel == "attention":
+        raise BadUse("attention is not part of this release yet: the kernel is gemm.")
+    if kernel != "gemm":
+        raise BadUse(f"KERNEL must be gemm, got {kernel!r}.")
+
+
+def _ready() -> None:
+    """Refuse to go on without the TVM release that the kernels are written for."""
+    release.require_tvm()
+    if release.installed_tvm() is None:
+        raise BadUse(
+            f"{release.TVM_DISTRIBUTION}=={release.TVM_VERSION} is not installed: "
+            f'run `pip install "{release.TVM_DISTRIBUTION}=={release.TVM_VERSION}"`.'
+        )
+
+
+def _said_by_kernels(ask: Callable[[], T]) -> T:
+    """Turn a refusal of the kernels (a ValueError that names value and rule) into bad use."""
+    try:
+        return ask()
+    except ValueError as error:
+        raise BadUse(f"{error}.".replace("..", ".")) from error
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The kernel that the options name."""
+
+    step: Step
+    shape: tuple[int, int, int]
+    dtype: str
+
+    @property
+    def target(self) -> str:
+        return ARCHITECTURES[self.step.arch]
+
+    def build(self) -> Any:
+        return self.step.build(*self.shape, self.dtype)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "kernel": self.step.name,
+            "arch": self.step.arch,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+        }
+
+    def __str__(self) -> str:
+        M, N, K = self.shape
+        return f"{self.step.name}, {M} × {N} × {K}, {self.dtype}"
+
+
+def _choose(
+    kernel: str,
+    step: int | None,
+    variant: str | None,
+    shape: str | None,
+    arch: str | None,
+    dtype: str,
+) -> _Chosen:
+    _gemm_only(kernel)
+    if step is None:
+        raise BadUse("gemm needs --step N: which step of the ladder.")
+    name, wanted = _dtype(dtype), None if shape is None else _shape(shape, "--shape")
+    chosen_arch = _arch(arch) or "blackwell"
+    _ready()
+    from mlsys_gpu.kernels import gemm
+
+    found = _said_by_kernels(lambda: gemm.step(step, arch=chosen_arch, variant=variant))
+    dimensions = wanted or found.default_shape
+    _said_by_kernels(lambda: found.check_shape(*dimensions, name))
+    return _Chosen(found, dimensions, name)
+
+
+# ----------------------------------------------------------------------------------------- doctor
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> int:
+    """What this machine can run, and what is missing."""
+    from mlsys_gpu import doctor as facts
+
+    found = facts.examine()
+    if as_json:
+        _print_json(found)
+    else:
+        _print_doctor(found)
+    return RIGHT if found["ok"] else WRONG
+
+
+def _print_doctor(found: dict[str, Any]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = _console()
+    parts = Table("", "what", "found", "for", box=None, pad_edge=False)
+    for item in found["items"]:
+        mark = (
+            "[green]✓[/]" if item["ok"] else ("[red]✗[/]" if item["required"] else "[yellow]–[/]")
+        )
+        detail = escape(item["detail"]) + (f"\n→ {escape(item['fix'])}" if item["fix"] else "")
+        parts.add_row(mark, item["name"], detail, item["needed_for"])
+    console.print(parts)
+    console.print()
+    table = Table("kernel", "simulator", "this machine's GPU", "silicon", box=None, pad_edge=False)
+    for row in found["kernels"]:
+        table.add_row(
+            row["kernel"],
+            "runs" if row["simulator"] else "–",
+            "runs" if row["gpu"] else f"needs {row['needs']}",
+            row["badge"] or "measured on " + ", ".join(row["silicon"]),
+        )
+    console.print(table)
+    console.print()
+    if found["ok"]:
+        console.print(
+            "The course runs here." if found["gpus"] else "The course runs here, simulated."
+        )
+    else:
+        console.print("The course does not run here yet: see ✗ above.")
+
+
+# -------------------------------------------------------------------------------------------- run
+
+
+@app.command()
+def run(
+    kernel: Kernel,
+    step: StepOption = None,
+    variant: VariantOption = None,
+    shape: ShapeOption = None,
+    arch: ArchOption = None,
+    dtype: DtypeOption = "fp16",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random inputs.")] = 0,
+    on: Annotated[str, typer.Option("--on", metavar="sim|gpu", help="Where to run.")] = "sim",
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            metavar="eager|lazy|seeded",
+            help="Simulator: when asynchronous effects land. By default lazy.",
+        ),
+    ] = None,
+    schedule_seed: Annotated[
+        int | None, typer.Option("--schedule-seed", help="Simulator: seed of the schedule.")
+    ] = None,
+    no_checks: Annotated[
+        bool, typer.Option("--no-checks", help="Simulator: look for no faults, numbers only.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Run a kernel on random inputs and compare with float64."""
+    _one_of("--on", on, ("sim", "gpu"))
+    if schedule is not None:
+        _one_of("--schedule", schedule, ("eager", "lazy", "seeded"))
+    for option, value in (("--seed", seed), ("--schedule-seed", schedule_seed or 0)):
+        if value < 0:
+            raise BadUse(f"{option} must not be negative, got {value}.")
+    if on == "gpu":
+        if schedule is not None or schedule_seed is not None or no_checks:
+            raise BadUse(
+                "--schedule, --schedule-seed and --no-checks are the simulator's: "
+                "leave them out or say --on sim."
+            )
+        arch = arch or _arch_here()
+    chosen = _choose(kernel, step, variant, shape, arch, dtype)
+    if on == "gpu":
+        outcome = _run_on_gpu(chosen, seed)
+    else:
+        outcome = _run_simulated(
+            chosen, seed, schedule or "lazy", schedule_seed or 0, not no_checks
+        )
+    if as_json:
+        _print_json(outcome.to_dict())
+    else:
+        _console().print(str(outcome), markup=False)
+    return RIGHT if outcome.ok else WRONG
+
+
+def _arch_here() -> str | None:
+    """The architecture of this machine's GPU, if the ladder is written for it."""
+    from mlsys_gpu import device
+
+    found = device.current()
+    return None if found is None else found.family
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What ``run`` found: numbers against their bound, and the simulator's findings."""
+
+    chosen: _Chosen
+    on: str
+    where: str  # for the reader
+    seed: int
+    comparison: Any
+    report: Any  # the simulator's, or None
+    seconds: float
+    lowering_seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.comparison.ok and not (self.report is not None and self.report.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        compared = self.comparison.to_dict()
+        content = {
+            "ok": self.ok,
+            **self.chosen.facts(),
+            "on": self.on,
+            "max_error": compared.pop("max_error"),
+            "findings": [],
+            "seconds": round(self.seconds, 9),
+            "lowering_seconds": round(self.lowering_seconds, 6),
+            "seed": self.seed,
+            "numbers": compared,
+        }
+        if self.report is not None:
+            report = self.report.to_dict()
+            content["findings"] = report["findings"]
+            content |= {key: report[key] for key in ("schedule", "schedule_seed", "checks")}
+            content["deadlock"] = report["deadlock"]
+        else:
+            content["gpu"] = self.where
+        return content
+
+    def __str__(self) -> str:
+        lines = [f"{self.chosen}, on {self.where}", f"  {self.comparison}"]
+        if self.report is not None:
+            found = self.report.findings
+            if found:
+                lines.append(f"  {len(found)} finding{'' if len(found) == 1 else 's'}:")
+                lines += ["  " + line for one in found for line in str(one).splitlines()]
+            else:
+                lines.append("  no findings" if self.report.checks else "  not checked for faults")
+            if self.report.deadlock:
+                waiting = self.report.deadlock["waiting"]
+                lines += ["  who waits for what:", *(f"    {entry['text']}" for entry in waiting)]
+            lines.append(
+                f"  {self.seconds:.3f} s simulated, {self.lowering_seconds:.3f} s lowered before"
+            )
+        else:
+            lines.append(f"  {self.seconds * 1e6:.1f} µs on the GPU")
+        return "\n".join(lines)
+
+
+def _run_simulated(
+    chosen: _Chosen, seed: int, schedule: str, schedule_seed: int, checks: bool
+) -> _Outcome:
+    from mlsys_gpu import launch, sim, verification
+
+    began = time.perf_counter()
+    program = sim.compile(chosen.build())
+    lowering_seconds = time.perf_counter() - began
+    M, N, K = chosen.shape
+    A, B = verification.gemm_inputs(M, N, K, chosen.dtype, seed)
+    D = verification.poisoned((M, N), chosen.dtype)
+    report = launch.simulate(
+        program, A, B, D, schedule=schedule, schedule_seed=schedule_seed, checks=checks
+    )
+    label = f"the simulator ({schedule} schedule"
+    label += f", seed {schedule_seed})" if schedule == "seeded" else ")"
+    return _Outcome(
+        chosen=chosen,
+        on="sim",
+        where=label,
+        seed=seed,
+        comparison=verification.compare_gemm(A, B, D),
+        report=report,
+        seconds=report.seconds,
+        lowering_seconds=lowering_seconds,
+    )
+
+
+def _run_on_gpu(chosen: _Chosen, seed: int) -> _Outcome:
+    from mlsys_gpu import device, launch, verification
+
+    purpose = f"running {chosen.step.name} with --on gpu"
+    try:
+        gpu = device.require(chosen.target, purpose)
+        launch.torch_with_cuda(purpose)
+    except NeedsGpu as error:
+        raise BadUse(f"{str(error).rstrip('.')}: --on sim runs it in the simulator.") from error
+    M, N, K = chosen.shape
+    A, B = verification.gemm_inputs(M, N, K, chosen.dtype, seed)
+    D = verification.poisoned((M, N), chosen.dtype)
+    began = time.perf_counter()
+    kernel = chosen.build()
+    launch.compile_for_gpu(kernel)
+    lowering_seconds = time.perf_counter() - began
+    ran = launch.run_on_gpu(kernel, A, B, D)
+    return _Outcome(
+        chosen=chosen,
+        on="gpu",
+        where=gpu.name,
+        seed=seed,
+        comparison=verification.compare_gemm(A, B, D),
+        report=None,
+        seconds=ran.seconds or 0.0,
+        lowering_seconds=lowering_seconds,
+    )
+
+
+# ------------------------------------------------------------------------------------------ bench
+
+
+@app.command()
+def bench(
+    kernel: Kernel,
+    steps: Annotated[
+        str | None,
+        typer.Option("--steps", metavar="1-9", help="Steps: 1-3, or 1,3. All if left out."),
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            metavar="M,N,K",
+            help="Shapes, separated by spaces; one number is a cube. May be given several times.",
+        ),
+    ] = None,
+    arch: ArchOption = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="fp16|bf16", help="Or both: fp16,bf16.")
+    ] = "fp16",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random inputs.")] = 0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Time for the samples of a row.")
+    ] = 2.0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Result file (JSON).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Measure kernels on this machine's GPU, next to cuBLAS and Triton."""
+    _gemm_only(kernel)
+    dtypes = [_dtype(part) for part in dtype.split(",")]
+    wanted = _shapes(shapes) if shapes else [(4096, 4096, 4096)]
+    if not 0 < seconds <= 600:
+        raise BadUse(f"--seconds must be more than 0 and at most 600, got {seconds:g}.")
+    if seed < 0:
+        raise BadUse(f"--seed must not be negative, got {seed}.")
+    if output is not None and output.is_dir():
+        raise BadUse(f"--output must name a file, and {output} is a folder.")
+    chosen_arch = _arch(arch) or _arch_here() or "blackwell"
+    _ready()
+    from mlsys_gpu import benchmarking
+    from mlsys_gpu.kernels import gemm
+
+    existing = {s.number: s for s in gemm.steps(chosen_arch)}
+    numbers = _numbers(steps, list(existing))
+    ladder = [_said_by_kernels(functools.partial(gemm.step, n, arch=chosen_arch)) for n in numbers]
+    result = benchmarking.Benchmark()
+    for one in dtypes:
+        part = benchmarking.benchmark(
+            ladder,
+            wanted,
+            one,
+            seconds=seconds,
+            seed=seed,
+            progress=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+        result.rows += part.rows
+        result.provenance = part.provenance if isinstance(part, benchmarking.Benchmark) else {}
+    if output is not None:
+        result.save(output)
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        _print_benchmark(result)
+    return RIGHT
+
+
+def _shapes(values: list[str]) -> list[tuple[int, int, int]]:
+    found = []
+    for token in (token for value in values for token in value.split()):
+        found.append(_shape(f"{token},{token},{token}" if token.isdigit() else token, "--shapes"))
+    return found
+
+
+def _numbers(value: str | None, existing: list[int]) -> list[int]:
+    """Step numbers of ``1-3``, ``1,3`` or ``2``."""
+    if value is None:
+        return existing
+    found: list[int] = []
+    for part in value.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise BadUse(f"--steps takes numbers and ranges such as 1-3 or 1,3, got {value!r}.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise BadUse(f"--steps takes ranges that go up, got {part.strip()!r}.")
+        found += range(first, last + 1) if last - first < 100 else [first, last]
+    return list(dict.fromkeys(found))
+
+
+def _print_benchmark(result: Any) -> None:
+    from rich.table import Table
+
+    header, cells = result.table()
+    table = Table(*header, box=None, pad_edge=False)
+    for line in cells:
+        table.add_row(*line)
+    console = _console()
+    console.print(result.caption, markup=False)
+    console.print(table)
+
+
+# ---------------------------------------------------------------------------------------- inspect
+
+
+@app.command()
+def inspect(
+    kernel: Kernel,
+    step: StepOption = None,
+    variant: VariantOption = None,
+    shape: ShapeOption = None,
+    arch: ArchOption = None,
+    dtype: DtypeOption = "fp16",
+    emit: Annotated[
+        str, typer.Option("--emit", metavar="cuda|ptx|sass|resources", help="What to print.")
+    ] = "resources",
+    as_json: JsonOption = False,
+) -> int:
+    """What a kernel becomes: CUDA C++, PTX, machine code, or the resources it takes."""
+    _one_of("--emit", emit, ("cuda", "ptx", "sass", "resources"))
+    chosen = _choose(kernel, step, variant, shape, arch, dtype)
+    from mlsys_gpu import artifacts
+
+    made = getattr(artifacts.inspect(chosen.build()), emit)
+    if as_json:
+        key = "resources" if emit == "resources" else "text"
+        _print_json({**chosen.facts(), "emit": emit, key: made})
+    elif emit == "resources":
+        print(f"{chosen}, for {chosen.target}")
+        width = max(len(name) for name in made)
+        for name, value in made.items():
+            print(f"  {name.replace('_', ' '):{width}}  {value}")
+    else:
+        print(made)
+    return RIGHT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
