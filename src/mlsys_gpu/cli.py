@@ -81,7 +81,7 @@ def _sentence(error: Exception) -> str | None:
         return " ".join(str(error).split())
     if hasattr(error, "format_message"):  # typer's own usage errors, whichever release it is
         text = " ".join(str(error.format_message()).split())  # pyright: ignore
-        return f"{text} See mlsys-gpu --help."
+        return f"{text.rstrip('.')}. See mlsys-gpu --help."
     # names that are only imported where they may be raised
     if type(error).__name__ in ("ArgumentError", "MissingTool", "Unsupported"):
         return " ".join(str(error).split())
@@ -101,7 +101,9 @@ def _print_json(content: Any) -> None:
 # ---------------------------------------------------------------------------------------- options
 
 Kernel = Annotated[str, typer.Argument(metavar="KERNEL", help="gemm")]
-StepOption = Annotated[int | None, typer.Option("--step", help="Step of the GEMM ladder.")]
+StepOption = Annotated[
+    str | None, typer.Option("--step", metavar="N", help="Step of the GEMM ladder.")
+]
 VariantOption = Annotated[str | None, typer.Option("--variant", help="Variant of the step.")]
 ShapeOption = Annotated[
     str | None, typer.Option("--shape", metavar="M,N,K", help="Shape; the step's own if left out.")
@@ -110,6 +112,7 @@ ArchOption = Annotated[
     str | None, typer.Option("--arch", metavar="blackwell|hopper", help="Architecture.")
 ]
 DtypeOption = Annotated[str, typer.Option("--dtype", metavar="fp16|bf16", help="Of A, B and D.")]
+SeedOption = Annotated[str, typer.Option("--seed", metavar="S", help="Seed of the random inputs.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object for machines.")]
 
 _DTYPES = {
@@ -143,6 +146,12 @@ def _shape(value: str, option: str) -> tuple[int, int, int]:
     if min(M, N, K) == 0:
         raise BadUse(f"{option} takes three positive numbers M,N,K, got {value!r}.")
     return M, N, K
+
+
+def _natural(option: str, value: str) -> int:
+    if not value.isascii() or not value.isdigit():
+        raise BadUse(f"{option} takes a whole number from 0 on, got {value!r}.")
+    return int(value)
 
 
 def _gemm_only(kernel: str) -> None:
@@ -200,7 +209,7 @@ class _Chosen:
 
 def _choose(
     kernel: str,
-    step: int | None,
+    step: str | None,
     variant: str | None,
     shape: str | None,
     arch: str | None,
@@ -209,12 +218,13 @@ def _choose(
     _gemm_only(kernel)
     if step is None:
         raise BadUse("gemm needs --step N: which step of the ladder.")
+    number = _natural("--step", step)
     name, wanted = _dtype(dtype), None if shape is None else _shape(shape, "--shape")
     chosen_arch = _arch(arch) or "blackwell"
     _ready()
     from mlsys_gpu.kernels import gemm
 
-    found = _said_by_kernels(lambda: gemm.step(step, arch=chosen_arch, variant=variant))
+    found = _said_by_kernels(lambda: gemm.step(number, arch=chosen_arch, variant=variant))
     dimensions = wanted or found.default_shape
     _said_by_kernels(lambda: found.check_shape(*dimensions, name))
     return _Chosen(found, dimensions, name)
@@ -279,7 +289,7 @@ def run(
     shape: ShapeOption = None,
     arch: ArchOption = None,
     dtype: DtypeOption = "fp16",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the random inputs.")] = 0,
+    seed: SeedOption = "0",
     on: Annotated[str, typer.Option("--on", metavar="sim|gpu", help="Where to run.")] = "sim",
     schedule: Annotated[
         str | None,
@@ -290,7 +300,8 @@ def run(
         ),
     ] = None,
     schedule_seed: Annotated[
-        int | None, typer.Option("--schedule-seed", help="Simulator: seed of the schedule.")
+        str | None,
+        typer.Option("--schedule-seed", metavar="S", help="Simulator: seed of the schedule."),
     ] = None,
     no_checks: Annotated[
         bool, typer.Option("--no-checks", help="Simulator: look for no faults, numbers only.")
@@ -301,9 +312,8 @@ def run(
     _one_of("--on", on, ("sim", "gpu"))
     if schedule is not None:
         _one_of("--schedule", schedule, ("eager", "lazy", "seeded"))
-    for option, value in (("--seed", seed), ("--schedule-seed", schedule_seed or 0)):
-        if value < 0:
-            raise BadUse(f"{option} must not be negative, got {value}.")
+    data_seed = _natural("--seed", seed)
+    order_seed = _natural("--schedule-seed", schedule_seed or "0")
     if on == "gpu":
         if schedule is not None or schedule_seed is not None or no_checks:
             raise BadUse(
@@ -313,11 +323,9 @@ def run(
         arch = arch or _arch_here()
     chosen = _choose(kernel, step, variant, shape, arch, dtype)
     if on == "gpu":
-        outcome = _run_on_gpu(chosen, seed)
+        outcome = _run_on_gpu(chosen, data_seed)
     else:
-        outcome = _run_simulated(
-            chosen, seed, schedule or "lazy", schedule_seed or 0, not no_checks
-        )
+        outcome = _run_simulated(chosen, data_seed, schedule or "lazy", order_seed, not no_checks)
     if as_json:
         _print_json(outcome.to_dict())
     else:
@@ -471,10 +479,10 @@ def bench(
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="fp16|bf16", help="Or both: fp16,bf16.")
     ] = "fp16",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the random inputs.")] = 0,
+    seed: SeedOption = "0",
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Time for the samples of a row.")
-    ] = 2.0,
+        str, typer.Option("--seconds", metavar="T", help="Time for the samples of a row.")
+    ] = "2",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Result file (JSON).")
     ] = None,
@@ -484,10 +492,9 @@ def bench(
     _gemm_only(kernel)
     dtypes = [_dtype(part) for part in dtype.split(",")]
     wanted = _shapes(shapes) if shapes else [(4096, 4096, 4096)]
-    if not 0 < seconds <= 600:
-        raise BadUse(f"--seconds must be more than 0 and at most 600, got {seconds:g}.")
-    if seed < 0:
-        raise BadUse(f"--seed must not be negative, got {seed}.")
+    if not re.fullmatch(r"\d+(\.\d+)?", seconds) or not 0 < float(seconds) <= 600:
+        raise BadUse(f"--seconds must be more than 0 and at most 600, got {seconds!r}.")
+    data_seed = _natural("--seed", seed)
     if output is not None and output.is_dir():
         raise BadUse(f"--output must name a file, and {output} is a folder.")
     chosen_arch = _arch(arch) or _arch_here() or "blackwell"
@@ -504,8 +511,8 @@ def bench(
             ladder,
             wanted,
             one,
-            seconds=seconds,
-            seed=seed,
+            seconds=float(seconds),
+            seed=data_seed,
             progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
         result.rows += part.rows

@@ -165,8 +165,7 @@ def kernels(simulates: bool, torch_has_cuda: bool) -> list[dict[str, Any]]:
                     "arch": arch,
                     "simulator": simulates,
                     "gpu": simulates and target in here,
-                    "needs": f"a {device.describe_arch(target)} GPU, such as "
-                    + device.EXAMPLES[arch],
+                    "needs": device.EXAMPLES[arch],
                     "silicon": measured,
                     "badge": None if measured else NOT_ON_SILICON,
                 }
