@@ -64,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         status = app(args=arguments, prog_name="mlsys-gpu", standalone_mode=False)
+    except typer.Abort:
+        return 130
     except Exception as error:
         sentence = _sentence(error)
         if "--json" in arguments:
@@ -71,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         if sentence is None:
             raise  # a fault of ours: the traceback is what helps
         print(f"mlsys-gpu: {sentence}", file=sys.stderr)
-        return BAD_USE
+        # a grader that could not do its work is no fault in the command line
+        return WRONG if type(error).__name__ == "GraderError" else BAD_USE
     return status if isinstance(status, int) else RIGHT
 
 
@@ -83,7 +86,7 @@ def _sentence(error: Exception) -> str | None:
         text = " ".join(str(error.format_message()).split())  # pyright: ignore
         return f"{text.rstrip('.')}. See mlsys-gpu --help."
     # names that are only imported where they may be raised
-    if type(error).__name__ in ("ArgumentError", "MissingTool", "Unsupported"):
+    if type(error).__name__ in ("ArgumentError", "MissingTool", "Unsupported", "GraderError"):
         return " ".join(str(error).split())
     return None
 
@@ -594,6 +597,90 @@ def inspect(
     else:
         print(made)
     return RIGHT
+
+
+# -------------------------------------------------------------------------------------- exercises
+
+
+@app.command()
+def check(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="8.2 | chapter 8 | all", help="Which exercises to grade."),
+    ] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="List them, grade nothing.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Results as JSON.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Grade exercises."""
+    from mlsys_gpu.grading import api, manifest, paths
+
+    words = " ".join(what or ())
+    if list_only:
+        chosen = _graded(lambda: manifest.select(manifest.load(paths.find_root()), words or "all"))
+        exercises = [exercise.to_dict() for exercise in chosen]
+        if as_json:
+            _print_json({"exercises": exercises})
+        else:
+            print("\n".join(f"{e['id']:<5} {e['kind']:<9} {e['title']}" for e in exercises))
+        return RIGHT
+    if not words:
+        raise BadUse("check needs to know what to grade: 12.1, chapter 12, or all.")
+    if report is not None and (report.is_dir() or not report.absolute().parent.is_dir()):
+        raise BadUse(f"--report must name a file in a folder that exists, got {report}.")
+
+    def show(verdict: Any) -> None:
+        print(verdict, flush=True)
+
+    results = _graded(
+        lambda: api.check_exercises(words, report, on_verdict=None if as_json else show)
+    )
+    if as_json:
+        _print_json(results.to_dict())
+    elif len(results.verdicts) > 1:
+        print(results.summary())
+    return RIGHT if results.ok else WRONG
+
+
+@app.command()
+def reset(
+    exercise: Annotated[str, typer.Argument(metavar="8.2", help="The exercise's id.")],
+    as_json: JsonOption = False,
+) -> int:
+    """The stub again; your file is kept beside it."""
+    from mlsys_gpu.grading import api
+
+    message = _graded(lambda: api.reset(exercise))
+    if as_json:
+        _print_json({"ok": True, "id": exercise, "message": message})
+    else:
+        print(message)
+    return RIGHT
+
+
+@app.command()
+def progress(as_json: JsonOption = False) -> int:
+    """What is solved, and what comes next."""
+    from mlsys_gpu.grading import api
+
+    found = _graded(api.progress)
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        print(found)
+    return RIGHT
+
+
+def _graded(ask: Callable[[], T]) -> T:
+    """Turn what the grader says about an unknown exercise or a missing course into bad use."""
+    from mlsys_gpu.grading import manifest, paths
+
+    try:
+        return ask()
+    except (manifest.UnknownExercise, manifest.ManifestError, paths.CourseNotFound) as error:
+        raise BadUse(str(error)) from error
 
 
 if __name__ == "__main__":
