@@ -97,7 +97,7 @@ def build(M, N, K, dtype="float16"):
 
             # --- MMA: SMEM -> registers ------------------------------------
             # wgmma writes acc behind the compiler's back: the two register
-            # fences keep every other use of it before the start or after the wait.
+            # fences keep its other uses before the start or after the wait.
             register_fence(acc, REGS)
             T.ptx.wgmma.fence.sync.aligned()
             for i in T.unroll(BM // MMA_M):
