@@ -137,22 +137,41 @@ def test_static_shared_memory_is_reported():
     assert found["static_shared_bytes"] == 96 * 4
 
 
-def test_a_missing_tool_says_what_to_install(monkeypatch):
+def test_a_missing_tool_says_what_to_install(monkeypatch, tmp_path):
     import cuda.pathfinder as pathfinder
 
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(pathfinder, "find_nvidia_binary_utility", lambda name: None)
-    with pytest.raises(artifacts.MissingTool, match="nvidia-cuda-nvdisasm, pip install"):
+    with pytest.raises(artifacts.MissingTool, match="nvidia-cuda-nvdisasm; pip install"):
         artifacts.disassemble(b"x")
-    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda name: None)
-    artifacts._include_paths.cache_clear()
-    with pytest.raises(artifacts.MissingTool, match="nvidia-cuda-runtime, pip install"):
-        artifacts.compile_cuda(GOOD, "sm_90a")
     monkeypatch.setattr(
         artifacts.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name))
     )
-    with pytest.raises(artifacts.MissingTool, match="cuda-python and NVRTC, pip install"):
+    with pytest.raises(artifacts.MissingTool, match="cuda-python and NVRTC; pip install"):
         artifacts.compile_cuda(GOOD, "sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("present", "missing"),
+    [
+        ([], "cuda_fp16.h of nvidia-cuda-runtime"),
+        (["cuda_fp16.h"], "crt/host_defines.h of nvidia-cuda-crt"),
+        (["cuda_fp16.h", "crt/host_defines.h"], "cccl/cuda/std/cstdint of nvidia-cuda-cccl"),
+    ],
+)
+def test_a_missing_header_names_its_wheel(monkeypatch, tmp_path, present, missing):
+    import cuda.pathfinder as pathfinder
+
+    for header in present:
+        (tmp_path / header).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / header).touch()
+    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda name: str(tmp_path))
+    monkeypatch.setattr(artifacts, "_HEADERS", artifacts._HEADERS | {"none/such.h": "nobody"})
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
     artifacts._include_paths.cache_clear()
+    with pytest.raises(artifacts.MissingTool, match=missing):
+        artifacts.compile_cuda(GOOD, "sm_90a")
 
 
 def test_a_cubin_that_is_none_is_refused():

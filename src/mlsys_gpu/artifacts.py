@@ -13,7 +13,9 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from mlsys_gpu.lowering import Launch, Lowered, lower
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-_INSTALL = "pip install -r requirements.txt installs it (NVIDIA publishes it for Linux and Windows)"
+_INSTALL = "pip install -r requirements.txt brings it (on Linux: NVIDIA has none for macOS)"
 
 # NVRTC knows neither the driver's tensor map type nor math.h's INFINITY.
 _PREAMBLE = """\
@@ -199,26 +201,32 @@ def _nvrtc() -> Any:
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()  # loads the library
     except Exception as error:  # ImportError, or cuda-python's own "library not found"
-        raise MissingTool(f"assembling needs cuda-python and NVRTC, {_INSTALL}: {error}") from error
+        raise MissingTool(f"assembling needs cuda-python and NVRTC; {_INSTALL}. {error}") from error
     return nvrtc
 
 
+# The headers that generated code includes, and the wheels that hold them.
+_HEADERS = {
+    "cuda_fp16.h": "nvidia-cuda-runtime",
+    "crt/host_defines.h": "nvidia-cuda-crt",
+    "cccl/cuda/std/cstdint": "nvidia-cuda-cccl",
+}
+
+
 @lru_cache(maxsize=1)
-def _include_paths() -> tuple[str, ...]:
+def _include_paths() -> tuple[str, str]:
+    """Folders of CUDA's headers: those of the wheels, else those of an installed toolkit."""
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = []
-    for name, package, header in (
-        ("cudart", "nvidia-cuda-runtime", "cuda_fp16.h"),
-        ("cudart", "nvidia-cuda-crt", "crt/host_defines.h"),
-        ("cccl", "nvidia-cuda-cccl", "cuda/std/cstdint"),
-    ):
-        folder = find_nvidia_header_directory(name)
-        if folder is None or not (Path(folder) / header).is_file():
-            raise MissingTool(f"assembling needs the CUDA header {header} of {package}, {_INSTALL}")
-        if folder not in found:
-            found.append(folder)
-    return tuple(found)
+    wheels = find_nvidia_header_directory("cudart")
+    homes = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    folders = [*([Path(wheels)] if wheels else []), *(Path(h) / "include" for h in homes if h)]
+    for folder in folders:
+        if all((folder / header).is_file() for header in _HEADERS):
+            return str(folder), str(folder / "cccl")
+    first = folders[0]
+    header = next(h for h in _HEADERS if not (first / h).is_file())
+    raise MissingTool(f"assembling needs {header} of {_HEADERS[header]}; {_INSTALL}")
 
 
 def _nvdisasm() -> str:
@@ -228,8 +236,9 @@ def _nvdisasm() -> str:
         tool = find_nvidia_binary_utility("nvdisasm")
     except ImportError:
         tool = None
+    tool = tool or shutil.which("nvdisasm")
     if tool is None:
-        raise MissingTool(f"disassembling needs nvidia-cuda-nvdisasm, {_INSTALL}")
+        raise MissingTool(f"disassembling needs nvidia-cuda-nvdisasm; {_INSTALL}")
     return tool
 
 
