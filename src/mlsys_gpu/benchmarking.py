@@ -190,6 +190,12 @@ class Benchmark:
         """``{"provenance": {…}, "rows": […]}``, as result files hold it."""
         return {"provenance": self.provenance, "rows": self.rows}
 
+    def add(self, other: Benchmark) -> None:
+        """Append the rows of another measurement on the same machine."""
+        self.rows += other.rows
+        sources = self.provenance.get("sources", {}) | other.provenance.get("sources", {})
+        self.provenance = other.provenance | {"sources": sources}
+
     def save(self, path: str | Path) -> Path:
         """Write a result file, and its folder where that is missing."""
         path = Path(path)
@@ -359,7 +365,9 @@ def benchmark(
         if _in_notebook():
             return Unavailable(str(error))
         raise
-    result = Benchmark(provenance=_provenance(gpu, wanted, command))
+    sources = {case.name: case.source_sha256 for case in wanted}
+    result = Benchmark(provenance=provenance(gpu, sources, command))
+    result.provenance |= {"method": METHOD, "inputs": INPUTS}
     for case in wanted:
         if progress is not None:
             progress(f"{case.name} {case.M},{case.N},{case.K} {case.dtype}")
@@ -397,21 +405,21 @@ _BASELINES = {
 class _Rotation:
     """The sets of tensors that launches go through, in one cycle for all contenders."""
 
-    def __init__(self, case: _Case, gpu: Device, seed: int):
+    def __init__(self, case: _Case, l2_bytes: int, seed: int, place: str = "cuda"):
         import torch
 
         M, N, K = case.M, case.N, case.K
         dtype = getattr(torch, case.dtype)
         self.bytes_per_set = (M * K + N * K + M * N) * dtype.itemsize
-        self.count = input_sets(self.bytes_per_set, gpu.l2_bytes)
-        generator = torch.Generator("cuda").manual_seed(seed)
+        self.count = input_sets(self.bytes_per_set, l2_bytes)
+        generator = torch.Generator(place).manual_seed(seed)
 
         def normal(rows: int) -> Any:
             shape = (self.count, rows, K)
-            return torch.randn(shape, generator=generator, device="cuda").to(dtype)
+            return torch.randn(shape, generator=generator, device=place).to(dtype)
 
         self.A, self.B = normal(M), normal(N)
-        self.D = torch.empty((self.count, M, N), dtype=dtype, device="cuda")
+        self.D = torch.empty((self.count, M, N), dtype=dtype, device=place)
         self.sets = list(zip(self.A.unbind(), self.B.unbind(), self.D.unbind(), strict=True))
         self._next = 0
 
@@ -439,10 +447,10 @@ class _Rotation:
 class _Timer:
     """Takes samples of a contender: launches between two events, queued before they start."""
 
-    def __init__(self, rotation: _Rotation, contender: Callable[..., None], gpu: Device):
+    def __init__(self, rotation: _Rotation, contender: Callable[..., None], clock_khz: int):
         self.rotation, self.contender = rotation, contender
         # cycles that hold the GPU for about the time that queueing takes the host
-        self._cycles_per_second = gpu.clock_khz * 1e3 or 2e9
+        self._cycles_per_second = clock_khz * 1e3 or 2e9
         self._hold_seconds = 1e-3
         self.launches = 1
         self.samples: list[float] = []
@@ -490,7 +498,7 @@ def _measure(
     from mlsys_gpu.kernels.baselines import cublas
     from mlsys_gpu.lowering import lower
 
-    rotation = _Rotation(case, gpu, seed)
+    rotation = _Rotation(case, gpu.l2_bytes, seed)
     contenders: dict[str, Callable[..., None]] = {"": launch.compile_for_gpu(case.func)}
     for name in baselines:
         with contextlib.suppress(ImportError):  # provenance says that it is not installed
@@ -502,7 +510,7 @@ def _measure(
                 f"{case.name} at {case.M},{case.N},{case.K} {case.dtype} is not measured, its "
                 f"output is {verdicts['']}"
             )
-        timers = {name: _Timer(rotation, run, gpu) for name, run in contenders.items()}
+        timers = {name: _Timer(rotation, run, gpu.clock_khz) for name, run in contenders.items()}
         _take_samples(list(timers.values()), seconds)
         state = _under_load(timers[""])
     figures = {name: _figures(timer.samples, case.flop) for name, timer in timers.items()}
@@ -648,14 +656,24 @@ def library_versions() -> dict[str, str | None]:
 
 
 def this_command() -> str:
-    """The command line of this process, without the folder that the program lies in."""
-    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    """The command line of this process, without folders that only this machine has."""
     if _in_notebook():
         return "mg.benchmark in a notebook"
-    return shlex.join([program, *sys.argv[1:]])
+    program = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").absolute()
+    with contextlib.suppress(ValueError):  # not a file of this checkout
+        program = program.relative_to(Path(__file__).resolve().parents[2])
+    shown = program.name if program.is_absolute() or program.parts[0] == ".venv" else str(program)
+    return shlex.join([shown, *sys.argv[1:]])
 
 
-def _provenance(gpu: Device, wanted: list[_Case], command: str | None) -> dict[str, Any]:
+def provenance(gpu: Device, sources: dict[str, str], command: str | None = None) -> dict[str, Any]:
+    """Where results come from: GPU, driver, libraries, command, date (UTC), sources.
+
+    Args:
+        gpu: the GPU that was measured on, torch's current one.
+        sources: SHA-256 of each kernel's source, by the kernel's name.
+        command: how they were made; by default this process's command line.
+    """
     answer = _nvidia_smi("driver_version")
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     return {
@@ -665,7 +683,5 @@ def _provenance(gpu: Device, wanted: list[_Case], command: str | None) -> dict[s
         "libraries": library_versions(),
         "command": command if command is not None else this_command(),
         "date": now.isoformat().replace("+00:00", "Z"),
-        "method": METHOD,
-        "inputs": INPUTS,
-        "sources": {case.name: case.source_sha256 for case in wanted},
+        "sources": sources,
     }

@@ -518,8 +518,8 @@ def bench(
             seed=data_seed,
             progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
-        result.rows += part.rows
-        result.provenance = part.provenance if isinstance(part, benchmarking.Benchmark) else {}
+        assert isinstance(part, benchmarking.Benchmark)  # a command is no notebook
+        result.add(part)
     if output is not None:
         result.save(output)
     if as_json:

@@ -210,7 +210,7 @@ def compare_gemm_tensors(A: Any, B: Any, D: Any) -> Comparison:
 
     a, b, out = (x.to(torch.float64) for x in (A, B, D))
     ref = a @ b.mT
-    magnitude = a.abs_() @ b.abs_().mT
+    magnitude = a.abs() @ b.abs().mT
     dtype = str(D.dtype).removeprefix("torch.")
     ratio = _error_over_bound(torch, out, ref, magnitude, A.shape[-1], dtype)
     if bool((ratio <= 1).all()):
