@@ -140,14 +140,53 @@ def without_docstring(source: str) -> list[str]:
     return lines
 
 
-def kernel_diff(old: Path, new: Path, context: int = 3) -> tuple[list[str], int, int]:
-    """Unified diff of two kernels without their docstrings, lines added, lines removed."""
+def _essence(line: str) -> str:
+    """A line without its indentation, and a ruled comment without the rule that fills it up."""
+    return re.sub(r"\s*-{3,}$", "", line.strip())
+
+
+def kernel_diff(old: Path, new: Path, context: int = 3) -> tuple[list[str], dict[str, int]]:
+    """What changes between two kernels, docstrings apart.
+
+    Returns the lines of a unified diff and how many are ``added``, ``removed`` and ``moved``.
+    A line that only got another indentation, because a loop or a condition was put around it, is
+    no change of its own: it is shown once, at its new place, with ``~`` before it.
+    """
     before = without_docstring(old.read_text(encoding="utf-8"))
     after = without_docstring(new.read_text(encoding="utf-8"))
-    lines = list(difflib.unified_diff(before, after, n=context))[2:]
-    added = sum(line.startswith("+") for line in lines)
-    removed = sum(line.startswith("-") for line in lines)
-    return lines, added, removed
+    # Empty lines, closing brackets and the like match anywhere; only longer lines may anchor.
+    matcher = difflib.SequenceMatcher(
+        lambda line: len(line) < 3,
+        [_essence(line) for line in before],
+        [_essence(line) for line in after],
+        autojunk=False,
+    )
+    count = {"added": 0, "removed": 0, "moved": 0}
+    rows: list[tuple[str, str, int, int]] = []  # mark, text, line in old, line in new
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            for i, j in zip(range(i1, i2), range(j1, j2), strict=True):
+                moved = before[i] != after[j]
+                count["moved"] += moved
+                rows.append(("~" if moved else " ", after[j], i, j))
+            continue
+        rows += [("-", before[i], i, j1) for i in range(i1, i2)]
+        rows += [("+", after[j], i2, j) for j in range(j1, j2)]
+        count["removed"] += i2 - i1
+        count["added"] += j2 - j1
+    near = [False] * len(rows)
+    for at, row in enumerate(rows):
+        if row[0] != " ":
+            for k in range(max(0, at - context), min(len(rows), at + context + 1)):
+                near[k] = True
+    lines: list[str] = []
+    for at, (mark, text, i, j) in enumerate(rows):
+        if not near[at]:
+            continue
+        if at == 0 or not near[at - 1]:
+            lines.append(f"@@ line {i + 1} -> line {j + 1} @@\n")
+        lines.append(mark + text)
+    return lines, count
 
 
 def _relative(path: Path) -> str:
@@ -190,14 +229,15 @@ class KernelDiff(SphinxDirective):
             return [self.state.document.reporter.error(str(error), line=self.lineno)]
         for path in (old, new):
             self.env.note_dependency(str(path))
-        lines, added, removed = kernel_diff(old, new, self.options.get("context", 3))
+        lines, count = kernel_diff(old, new, self.options.get("context", 3))
         text = "".join(lines) or "(no difference)\n"
         block = nodes.literal_block(text, text, language="diff", classes=["mg-diff"])
         self.set_source_info(block)
-        caption = self.options.get(
-            "caption",
-            f"`{_relative(old)}` → `{new.name}`: {added} lines added, {removed} removed",
-        )
+        counted = f"{count['added']} lines added, {count['removed']} removed"
+        if count["moved"]:
+            counted += f", {count['moved']} only indented anew (`~`)"
+        default = f"`{_relative(old)}` → `{new.name}`: {counted}"
+        caption = self.options.get("caption", default)
         return [container_wrapper(self, block, caption)]
 
 

@@ -1,7 +1,8 @@
 """Pictures: interactive figures for the chapters, and static ones.
 
 An interactive figure is a *kind* (a small JavaScript module in ``viz/assets/``) and *data* (plain
-JSON, always computed by tested Python). One call makes one figure; the last line of a cell shows it:
+JSON, always computed by tested Python). One call makes one figure; as the last line of a cell it is
+shown:
 
 >>> from mlsys_gpu import viz
 >>> viz.execution_hierarchy(arch="hopper")  # doctest: +SKIP
@@ -47,34 +48,40 @@ In a chapter (Sphinx, module ``book/_ext/mlsys_book.py``)
 
 ::
 
-    ```{kernel} gemm/hopper/step1          the file that ran: src/mlsys_gpu/kernels/gemm/hopper/step1.py
-    :part: build                           optional: one top-level function or class of it
-    :lines: 20-48                          optional: as literalinclude
-    :start-after: "# Layouts"              optional, with :end-before:
-    :emphasize-lines: 3,4                  optional
+    ```{kernel} gemm/hopper/step1
+    :part: build
     ```
 
     ```{kernel-diff} gemm/hopper/step1 gemm/hopper/step2
     ```
 
-    {badge}`simulated`  {badge}`measured`  {badge}`recorded h200, 2026-11-30`  {badge}`not-on-silicon`
+    {badge}`simulated`  {badge}`measured`  {badge}`recorded H200`  {badge}`not-on-silicon`
 
-    ```{recorded} h200/gemm.json           table (and bars) from book/results/h200/gemm.json
+    ```{recorded} h200/gemm.json
     :kernels: gemm/hopper/step1, gemm/hopper/step2
-    :plot: ladder                          optional
+    :plot: ladder
     ```
+
+``{kernel}`` lists the file that ran (``src/mlsys_gpu/kernels/gemm/hopper/step1.py``; a path from
+the repository's root that ends in ``.py`` works too). ``:part:`` takes one of its top-level names;
+``literalinclude``'s options work as well (``:lines:``, ``:start-after:``, ``:end-before:``,
+``:emphasize-lines:``, ``:caption:``). ``{kernel-diff}`` leaves docstrings out, and a line that was
+only indented anew counts as no change (``:context:`` lines around a change, 3 by default).
+``{recorded}`` draws a table from ``book/results/h200/gemm.json``; both options are optional.
 
 A row of ``{recorded}`` whose ``source_sha256`` is not that of today's file is marked *stale*;
 the file's provenance is printed under the table. While no result file exists the directive says
-so in the page.
+so in the page. A report or any other HTML output that brings its own colours for both themes marks
+its outermost element with a class that starts with ``mg-``, and uses the variables ``--mg-fg``,
+``--mg-bg``, ``--mg-panel``, ``--mg-accent``, ``--mg-good``, ``--mg-bad``, … of ``viz-figure.css``.
 
 Adding a kind
 -------------
 
 1. ``viz/assets/viz-NAME.js``: ``mlsysViz.register("NAME", function (stage, data, ui) { … })``.
-   ``stage`` is an empty element to fill; ``ui`` offers ``el``, ``svg``, ``buttons``, ``stepper``,
+   ``stage`` is an empty element to fill; ``ui`` offers ``el``, ``svg``, ``cells``, ``stepper``,
    ``choice``, ``readout`` and ``say`` (an ARIA live region). Colours are the CSS variables
-   ``--mg-…`` of ``viz-figure.css``; text is 12 px or more; everything answers Tab, arrows and Space.
+   ``--mg-…`` of ``viz-figure.css``; text is 12 px or more; Tab, arrows and Space reach everything.
 2. A Python function that computes ``data`` and a static ``fallback``, with tests of its numbers.
 3. Its name in ``viz.figures.KINDS``.
 """

@@ -49,8 +49,10 @@ mlsysViz.register("gemm-tiles", (stage, data, ui) => {
   ]);
   const name = (text, sub) => el("span", { class: "mg-matrix-name" }, el("strong", {}, text), ` ${sub}`);
   stage.append(
+    el("p", { class: "mg-hint" },
+      "Choose a tile of D. Strong colour: the operand tiles of this step; hatched: done; pale: still to come."),
     control.element,
-    el("div", { class: "mg-scroll" }, el("div", { class: "mg-gemm" },
+    el("div", { class: "mg-scroll" }, el("div", { class: "mg-gemm", style: `--span:${data.k_steps + data.tiles_n}` },
       el("div", { class: "mg-corner" }),
       el("div", {}, name("Bᵀ", `K ↓ ${ui.group(data.K)}, N → ${ui.group(data.N)}`), b.element),
       el("div", {}, name("A", `M ↓ ${ui.group(data.M)}, K → ${ui.group(data.K)}`), a.element),

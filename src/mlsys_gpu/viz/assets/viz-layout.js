@@ -67,7 +67,7 @@ mlsysViz.register("layout", (stage, data, ui) => {
     el("div", { class: "mg-two" },
       el("div", {}, el("h4", { class: "mg-sub" }, "The tile: row.chunk"),
         head(Array.from({ length: chunks }, (_, c) => `${c * per}`)), tile.element),
-      el("div", {}, el("h4", { class: "mg-sub" }, "Shared memory: banks across, lines down"),
+      el("div", {}, el("h4", { class: "mg-sub" }, "Shared memory by bank"),
         head(Array.from({ length: lineChunks }, (_, c) => `${c * 4}`)), memory.element)),
     el("div", { class: "mg-controls" },
       el("label", { class: "mg-label", for: column.id }, "Column of the chosen element"), column),

@@ -1,0 +1,217 @@
+"""Static pictures: SVG by matplotlib that follows the page's light or dark theme.
+
+Matplotlib draws with stand-in colours, which are then replaced by the CSS variables of
+``viz-figure.css``; text stays text, so that it can be selected, searched and read aloud.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+# Stand-in -> CSS variable and the colour it has where no style sheet is loaded.
+_THEME = {
+    "#010203": ("--mg-fg", "#1b1f24"),
+    "#010204": ("--mg-muted", "#4d5761"),
+    "#010205": ("--mg-soft", "#d4dae0"),
+    "#010206": ("--mg-accent", "#0a4f94"),
+    "#010207": ("--mg-warm", "#8a4600"),
+    "#010208": ("--mg-good", "#17612f"),
+    "#010209": ("--mg-violet", "#5b3a9e"),
+}
+FG, MUTED, SOFT, ACCENT, WARM, GOOD, VIOLET = _THEME
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mlsys-gpu",  # the same picture in every build
+    "font.family": "sans-serif",
+    "font.size": 13,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": FG,
+    "axes.titlecolor": FG,
+    "text.color": FG,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": FG,
+    "ytick.labelcolor": FG,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": SOFT,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "legend.frameon": False,
+}
+
+
+class Picture:
+    """A themed SVG with a description; the last expression of a cell shows it.
+
+    Attributes: ``svg`` (text), ``alt``, ``title``.
+    """
+
+    def __init__(self, svg: str, *, alt: str, title: str | None = None):
+        if not alt.strip():
+            raise ValueError("alt is empty; every picture needs one in words")
+        self.svg = svg
+        self.alt = alt
+        self.title = title
+
+    def __repr__(self) -> str:
+        return f"<picture: {self.title or 'untitled'}>\n{self.alt}"
+
+    def _repr_html_(self) -> str:
+        title = f'<p class="mg-static-title"><strong>{html.escape(self.title)}</strong></p>'
+        # A label on the region that scrolls: at a phone's width the picture is wider than it.
+        return (
+            f'<div class="mg-static">{title if self.title else ""}'
+            f'<div class="mg-scroll" tabindex="0" role="img" aria-label="{html.escape(self.alt)}">'
+            f"{self.svg}</div></div>"
+        )
+
+
+def themed(figure: Any, *, alt: str, title: str | None = None) -> Picture:
+    """Turn a matplotlib figure, drawn with this module's colours, into a :class:`Picture`.
+
+    figure: a matplotlib Figure (made under :func:`style`). alt: the picture in words, required.
+    """
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for stand_in, (variable, fallback) in _THEME.items():
+        svg = svg.replace(stand_in, f"var({variable}, {fallback})")
+    # The page's own font, and no ids that two pictures of a page could share.
+    svg = re.sub(r"font: (\d+(?:\.\d+)?)px [^;\"]+", r"font: \1px system-ui, sans-serif", svg)
+    svg = re.sub(r'(<g) id="[^"]*"', r"\1", svg)
+    svg = svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+    return Picture(svg, alt=alt, title=title)
+
+
+def style() -> Any:
+    """Context manager: matplotlib parameters for a themed picture."""
+    import matplotlib
+
+    matplotlib.use("svg", force=False)
+    return matplotlib.rc_context(_STYLE)
+
+
+def _step_name(kernel: str) -> str:
+    match = re.search(r"step(\d+)$", kernel)
+    return f"Step {match.group(1)}" if match else kernel.rsplit("/", 1)[-1].replace("_", " ")
+
+
+def ladder(
+    rows: Iterable[Mapping[str, Any]], *, title: str | None = None, alt: str | None = None
+) -> Picture:
+    """Bars of TFLOP/s, one row of a result file (DESIGN: ``kernel``, ``tflops``, …) each.
+
+    Where a row has baselines, a mark shows what each of them reached on the same shape in the same
+    run. Raises ValueError for no rows, or a row without ``tflops``.
+    """
+    from matplotlib.figure import Figure as MplFigure
+
+    listed = list(rows)
+    if not listed:
+        raise ValueError("no rows to draw")
+    for row in listed:
+        if row.get("tflops") is None:
+            raise ValueError(f"the row of {row.get('kernel')} has no tflops")
+    shapes = {tuple(row.get(k) for k in ("M", "N", "K", "seqlen")) for row in listed}
+    labels = []
+    for row in listed:
+        label = _step_name(row["kernel"])
+        if len(shapes) > 1 and "M" in row:
+            label += f"\n{row['M']}×{row['N']}×{row['K']}"
+        labels.append(label)
+    values = [float(row["tflops"]) for row in listed]
+    colours = {"cublas": WARM, "cudnn": WARM, "triton": VIOLET, "flash_attention2": GOOD}
+    with style():
+        height = 0.9 + (0.62 if len(shapes) > 1 else 0.46) * len(listed)
+        figure = MplFigure(figsize=(6.2, height))
+        axes = figure.subplots()
+        y = range(len(listed))
+        axes.barh(y, values, color=ACCENT, height=0.6)
+        used: set[str] = set()
+        top = max(values)
+        for i, row in enumerate(listed):
+            axes.annotate(
+                f"{values[i]:.3g}",
+                (values[i], i),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+            )
+            for name, entry in row.get("baseline", {}).items():
+                if not entry.get("ms") or not row.get("ms"):
+                    continue
+                reached = values[i] * row["ms"] / entry["ms"]
+                top = max(top, reached)
+                axes.plot(
+                    [reached, reached],
+                    [i - 0.38, i + 0.38],
+                    linewidth=3,
+                    color=colours.get(name, MUTED),
+                    label=None if name in used else name,
+                )
+                used.add(name)
+        axes.set_yticks(list(y), labels)
+        axes.invert_yaxis()
+        axes.set_xlim(0, top * 1.15)
+        axes.set_xlabel("TFLOP/s")
+        axes.grid(axis="x", linewidth=0.8)
+        axes.set_axisbelow(True)
+        if used:
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(used))
+        words = "; ".join(
+            f"{label.replace(chr(10), ' ')} {value:.3g}"
+            for label, value in zip(labels, values, strict=True)
+        )
+        return themed(figure, alt=alt or f"TFLOP/s: {words}.", title=title)
+
+
+def roofline(
+    points: Sequence[tuple[str, float, float]],
+    *,
+    peak_tflops: float,
+    bandwidth_tbs: float,
+    title: str | None = None,
+    alt: str | None = None,
+) -> Picture:
+    """Kernels on a roofline.
+
+    points: (name, intensity in FLOP per byte, TFLOP/s). peak_tflops: the machine's peak.
+    bandwidth_tbs: memory bandwidth in TB/s. Raises ValueError for values that are not positive.
+    """
+    from matplotlib.figure import Figure as MplFigure
+
+    for name, x, y in [*points, ("the machine", peak_tflops, bandwidth_tbs)]:
+        if not (x > 0 and y > 0):
+            raise ValueError(f"{name}: {x} and {y} must both be above 0")
+    ridge = peak_tflops / bandwidth_tbs
+    xs = [x for _, x, _ in points]
+    low, high = min([*xs, ridge]) / 3, max([*xs, ridge]) * 3
+    with style():
+        figure = MplFigure(figsize=(6.2, 4.0))
+        axes = figure.subplots()
+        axes.plot([low, ridge, high], [low * bandwidth_tbs, peak_tflops, peak_tflops], color=FG)
+        for name, x, y in points:
+            axes.plot([x], [y], "o", color=ACCENT, markersize=8)
+            axes.annotate(name, (x, y), xytext=(8, -4), textcoords="offset points")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("FLOP per byte of global memory")
+        axes.set_ylabel("TFLOP/s")
+        axes.grid(which="major", linewidth=0.8)
+        words = "; ".join(
+            f"{n} at {x:.3g} FLOP a byte reaches {y:.3g} TFLOP/s" for n, x, y in points
+        )
+        return themed(
+            figure,
+            alt=alt
+            or f"Roofline with its ridge at {ridge:.0f} FLOP a byte and {peak_tflops:.0f} TFLOP/s. "
+            f"{words}.",
+            title=title,
+        )
