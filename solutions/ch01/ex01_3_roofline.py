@@ -1,0 +1,36 @@
+"""Exercise 1.3 (predict): which roof does a GEMM hit?
+
+D = A @ B.T with A [M, K], B [N, K] and D [M, N], all of `size` bytes an
+element. Suppose the best case: each matrix crosses the memory bus once.
+
+A GPU multiplies at `peak` TFLOP/s and moves `bandwidth` TB/s. Write
+`roofline(M, N, K, size, peak, bandwidth)`, which returns
+
+    intensity    FLOPs for each byte moved (a multiply and an add count 2)
+    attainable   the TFLOP/s that the roofline allows
+    bound        "memory" or "compute": the roof that limits this GEMM
+
+On the page: M = N = K = 1024 in fp16, 989 TFLOP/s, 4.8 TB/s (an H200's data
+sheet).
+"""
+
+
+def roofline(M, N, K, size, peak, bandwidth):
+    """Returns (intensity in FLOP/byte, attainable in TFLOP/s, bound)."""
+    # [solution]
+    flops = 2 * M * N * K
+    moved = size * (M * K + N * K + M * N)
+    intensity = flops / moved
+    slope = intensity * bandwidth  # FLOP/byte times TB/s is TFLOP/s
+    return intensity, min(peak, slope), "memory" if slope < peak else "compute"
+    # [stub]
+    # raise NotImplementedError("return (intensity, attainable, bound)")
+    # [end]
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    from mlsys_gpu import check
+
+    print(check("1.3", Path(__file__)))
