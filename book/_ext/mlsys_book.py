@@ -269,6 +269,15 @@ def source_state(row: dict[str, Any]) -> str:
     return "current" if hashlib.sha256(path.read_bytes()).hexdigest() == recorded else "stale"
 
 
+#: How the baselines of a result file are spelled.
+BASELINES = {
+    "cublas": "cuBLAS",
+    "cudnn": "cuDNN",
+    "triton": "Triton",
+    "flash_attention2": "FlashAttention-2",
+}
+
+
 def _shape(row: dict[str, Any]) -> str:
     if "M" in row:
         return f"{row['M']} × {row['N']} × {row['K']}"
@@ -288,7 +297,7 @@ def recorded_html(data: dict[str, Any], kernels: list[str] | None, source: str) 
     per_sm = any("tflops_per_sm" in row for row in rows)
     head = ["kernel", "shape", "dtype", "time (p20 to p80)", "TFLOP/s"]
     head += ["TFLOP/s per SM"] if per_sm else []
-    head += [f"× {name}" for name in baselines] + ["source"]
+    head += [f"× {BASELINES.get(name, name)}" for name in baselines] + ["source"]
     body = []
     for row in rows:
         spread = (
@@ -318,7 +327,6 @@ def recorded_html(data: dict[str, Any], kernels: list[str] | None, source: str) 
         f"<div><dt>{html.escape(str(k).replace('_', ' '))}</dt>"
         f"<dd>{html.escape(_plain(v))}</dd></div>"
         for k, v in data.get("provenance", {}).items()
-        if not isinstance(v, dict) or k != "source_sha256"
     )
     header = "".join(f'<th scope="col">{html.escape(h)}</th>' for h in head)
     return (
@@ -336,7 +344,8 @@ def _plain(value: Any) -> str:
         return ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
     if isinstance(value, list):
         return ", ".join(_plain(v) for v in value)
-    return str(value)
+    text = str(value)
+    return f"{text[:12]}…" if re.fullmatch(r"[0-9a-f]{64}", text) else text
 
 
 class Recorded(SphinxDirective):
@@ -345,7 +354,7 @@ class Recorded(SphinxDirective):
     required_arguments = 1
     option_spec: ClassVar[dict] = {
         "kernels": directives.unchanged,
-        "plot": lambda value: directives.choice(value, ("ladder",)),
+        "plot": lambda value: directives.choice(value, ("ladder", "ladder-per-sm")),
         "title": directives.unchanged,
     }
 
@@ -369,7 +378,9 @@ class Recorded(SphinxDirective):
             from mlsys_gpu.viz import static
 
             rows = [r for r in data["rows"] if not kernels or r["kernel"] in kernels]
-            markup = static.ladder(rows, title=self.options.get("title"))._repr_html_() + markup
+            value = "tflops_per_sm" if self.options["plot"] == "ladder-per-sm" else "tflops"
+            picture = static.ladder(rows, value=value, title=self.options.get("title"))
+            markup = picture._repr_html_() + markup
         return [nodes.raw("", markup, format="html")]
 
 

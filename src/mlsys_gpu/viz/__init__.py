@@ -67,7 +67,8 @@ the repository's root that ends in ``.py`` works too). ``:part:`` takes one of i
 ``literalinclude``'s options work as well (``:lines:``, ``:start-after:``, ``:end-before:``,
 ``:emphasize-lines:``, ``:caption:``). ``{kernel-diff}`` leaves docstrings out, and a line that was
 only indented anew counts as no change (``:context:`` lines around a change, 3 by default).
-``{recorded}`` draws a table from ``book/results/h200/gemm.json``; both options are optional.
+``{recorded}`` draws a table from ``book/results/h200/gemm.json``; its options may be left out.
+``:plot:`` is ``ladder`` or ``ladder-per-sm``.
 
 A row of ``{recorded}`` whose ``source_sha256`` is not that of today's file is marked *stale*;
 the file's provenance is printed under the table. While no result file exists the directive says
@@ -88,10 +89,15 @@ Adding a kind
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .figures import Figure, badge, figure, kinds
 from .hierarchy import execution_hierarchy
 from .layouts import bank, bank_conflicts, layout, smem_offset, swizzle_offset
 from .tiles import gemm_tiles, tile_traffic
+
+if TYPE_CHECKING:
+    from . import static
 
 __all__ = [
     "Figure",

@@ -24,7 +24,7 @@ _THEME = {
 }
 FG, MUTED, SOFT, ACCENT, WARM, GOOD, VIOLET = _THEME
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mlsys-gpu",  # the same picture in every build
     "font.family": "sans-serif",
@@ -63,10 +63,10 @@ class Picture:
         return f"<picture: {self.title or 'untitled'}>\n{self.alt}"
 
     def _repr_html_(self) -> str:
-        title = f'<p class="mg-static-title"><strong>{html.escape(self.title)}</strong></p>'
+        title = f"<p><strong>{html.escape(self.title)}</strong></p>" if self.title else ""
         # A label on the region that scrolls: at a phone's width the picture is wider than it.
         return (
-            f'<div class="mg-static">{title if self.title else ""}'
+            f'<div class="mg-static">{title}'
             f'<div class="mg-scroll" tabindex="0" role="img" aria-label="{html.escape(self.alt)}">'
             f"{self.svg}</div></div>"
         )
@@ -84,7 +84,7 @@ def themed(figure: Any, *, alt: str, title: str | None = None) -> Picture:
     for stand_in, (variable, fallback) in _THEME.items():
         svg = svg.replace(stand_in, f"var({variable}, {fallback})")
     # The page's own font, and no ids that two pictures of a page could share.
-    svg = re.sub(r"font: (\d+(?:\.\d+)?)px [^;\"]+", r"font: \1px system-ui, sans-serif", svg)
+    svg = re.sub(r"font-family: [^;\"]+", "font-family: system-ui, sans-serif", svg)
     svg = re.sub(r'(<g) id="[^"]*"', r"\1", svg)
     svg = svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
     return Picture(svg, alt=alt, title=title)
@@ -94,8 +94,18 @@ def style() -> Any:
     """Context manager: matplotlib parameters for a themed picture."""
     import matplotlib
 
-    matplotlib.use("svg", force=False)
     return matplotlib.rc_context(_STYLE)
+
+
+_VALUES = {"tflops": "TFLOP/s", "tflops_per_sm": "TFLOP/s per SM"}
+
+#: How the baselines of a result file are spelled for a reader.
+BASELINES = {
+    "cublas": "cuBLAS",
+    "cudnn": "cuDNN",
+    "triton": "Triton",
+    "flash_attention2": "FlashAttention-2",
+}
 
 
 def _step_name(kernel: str) -> str:
@@ -104,21 +114,29 @@ def _step_name(kernel: str) -> str:
 
 
 def ladder(
-    rows: Iterable[Mapping[str, Any]], *, title: str | None = None, alt: str | None = None
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    value: str = "tflops",
+    title: str | None = None,
+    alt: str | None = None,
 ) -> Picture:
-    """Bars of TFLOP/s, one row of a result file (DESIGN: ``kernel``, ``tflops``, …) each.
+    """Bars of TFLOP/s, one for each row of a result file (``kernel``, ``ms``, ``tflops``, …).
 
-    Where a row has baselines, a mark shows what each of them reached on the same shape in the same
-    run. Raises ValueError for no rows, or a row without ``tflops``.
+    value: ``tflops`` or ``tflops_per_sm`` (Steps 1 and 2 keep one SM busy, so that only the latter
+    compares them with the rest). Where a row has baselines, a mark shows what each of them reached
+    on the same shape in the same run; per SM there are no marks, since a row does not say how many
+    SMs a baseline used. Raises ValueError for no rows, or a row without the value.
     """
     from matplotlib.figure import Figure as MplFigure
 
     listed = list(rows)
     if not listed:
         raise ValueError("no rows to draw")
+    if value not in _VALUES:
+        raise ValueError(f"value is {value!r}; there are {', '.join(_VALUES)}")
     for row in listed:
-        if row.get("tflops") is None:
-            raise ValueError(f"the row of {row.get('kernel')} has no tflops")
+        if row.get(value) is None:
+            raise ValueError(f"the row of {row.get('kernel')} has no {value}")
     shapes = {tuple(row.get(k) for k in ("M", "N", "K", "seqlen")) for row in listed}
     labels = []
     for row in listed:
@@ -126,7 +144,7 @@ def ladder(
         if len(shapes) > 1 and "M" in row:
             label += f"\n{row['M']}×{row['N']}×{row['K']}"
         labels.append(label)
-    values = [float(row["tflops"]) for row in listed]
+    values = [float(row[value]) for row in listed]
     colours = {"cublas": WARM, "cudnn": WARM, "triton": VIOLET, "flash_attention2": GOOD}
     with style():
         height = 0.9 + (0.62 if len(shapes) > 1 else 0.46) * len(listed)
@@ -145,7 +163,7 @@ def ladder(
                 va="center",
             )
             for name, entry in row.get("baseline", {}).items():
-                if not entry.get("ms") or not row.get("ms"):
+                if value != "tflops" or not entry.get("ms") or not row.get("ms"):
                     continue
                 reached = values[i] * row["ms"] / entry["ms"]
                 top = max(top, reached)
@@ -154,13 +172,13 @@ def ladder(
                     [i - 0.38, i + 0.38],
                     linewidth=3,
                     color=colours.get(name, MUTED),
-                    label=None if name in used else name,
+                    label=None if name in used else BASELINES.get(name, name),
                 )
                 used.add(name)
         axes.set_yticks(list(y), labels)
         axes.invert_yaxis()
         axes.set_xlim(0, top * 1.15)
-        axes.set_xlabel("TFLOP/s")
+        axes.set_xlabel(_VALUES[value])
         axes.grid(axis="x", linewidth=0.8)
         axes.set_axisbelow(True)
         if used:
@@ -169,7 +187,7 @@ def ladder(
             f"{label.replace(chr(10), ' ')} {value:.3g}"
             for label, value in zip(labels, values, strict=True)
         )
-        return themed(figure, alt=alt or f"TFLOP/s: {words}.", title=title)
+        return themed(figure, alt=alt or f"{_VALUES[value]}: {words}.", title=title)
 
 
 def roofline(
@@ -202,6 +220,10 @@ def roofline(
             axes.annotate(name, (x, y), xytext=(8, -4), textcoords="offset points")
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            # 1000 rather than 10 to the third: its exponent would be too small to read.
+            axis.set_major_formatter(lambda tick, _: f"{tick:g}")
+            axis.set_minor_formatter(lambda tick, _: "")
         axes.set_xlabel("FLOP per byte of global memory")
         axes.set_ylabel("TFLOP/s")
         axes.grid(which="major", linewidth=0.8)
