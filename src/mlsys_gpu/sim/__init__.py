@@ -1,0 +1,72 @@
+"""The simulator: lowered TIRx kernels executed on the CPU, with a diagnosis of their faults.
+
+Two halves. The *front* half (:mod:`mlsys_gpu.sim.frontend`) needs TVM: it translates the lowered
+device function into a :class:`~mlsys_gpu.sim.program.Program`, one serialisable value of Python
+source, launch and source map. The *back* half (:mod:`mlsys_gpu.sim.machine`) needs NumPy alone: it
+runs a Program on a model of warps, memories, barriers and asynchronous engines.
+
+:func:`simulate` joins the two and caches Programs on disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_gpu.sim.program import Program, Unsupported
+from mlsys_gpu.sim.report import CODES, Finding, Location, Report
+
+__all__ = [
+    "CODES",
+    "Finding",
+    "Location",
+    "Program",
+    "Report",
+    "Unsupported",
+    "compile",
+    "operations",
+    "simulate",
+]
+
+
+def compile(kernel: Any, arch: str | None = None) -> Program:  # noqa: A001 - the field's word
+    """Translate a TIRx PrimFunc into a :class:`Program` (cached on disk by content).
+
+    Raises :class:`Unsupported` naming the operation and its source line where the kernel uses
+    something that the simulator does not model.
+    """
+    if isinstance(kernel, Program):
+        return kernel
+    from mlsys_gpu.sim.program import cached_program
+
+    return cached_program(kernel, arch)
+
+
+def simulate(
+    kernel: Any,
+    *arrays: Any,
+    schedule: str = "lazy",
+    schedule_seed: int = 0,
+    checks: bool = True,
+    arch: str | None = None,
+) -> Report:
+    """Run a kernel on the CPU and report what is wrong with it.
+
+    ``kernel`` is any TIRx PrimFunc, or a :class:`Program`; ``arrays`` are its tensors in order, as
+    C-contiguous NumPy arrays or torch CPU tensors of the declared shape and dtype (bfloat16 as
+    torch, as ``ml_dtypes.bfloat16`` or as its bits in ``uint16``). Outputs are filled in place.
+
+    ``schedule``: ``eager`` (asynchronous effects land at once), ``lazy`` (at the latest point that
+    the ISA allows) or ``seeded`` (anything legal in between, by ``schedule_seed``). ``checks=False``
+    leaves out the happens-before analysis and the checks of initialisation.
+    """
+    from mlsys_gpu.sim.machine import run
+
+    program = compile(kernel, arch)
+    return run(program, arrays, schedule=schedule, seed=schedule_seed, checks=checks)
+
+
+def operations() -> list[str]:
+    """Names of the PTX and CUDA operations that the simulator models."""
+    from mlsys_gpu.sim.frontend import table
+
+    return table.names()

@@ -1,0 +1,463 @@
+"""What differs between the lanes of a warp, found before any code is emitted.
+
+A value is *uniform* where all 32 lanes have the same. Uniform values are Python scalars in the
+emitted code, which is what makes it fast; so the analysis looks for as many as it can prove. It is a
+fixpoint: a variable starts uniform, and is demoted where a differing value, or a branch that only
+some lanes take, reaches it.
+
+A branch that exactly one lane takes (``elect.sync``, ``lane == 0``, ``tid == 0``) is a *region*: its
+body runs on scalars. A variable that only one region reads may stay a scalar.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlsys_gpu.lowering import LINE_KEY
+from mlsys_gpu.sim.frontend import table
+from mlsys_gpu.sim.frontend.values import Root
+
+#: Attributes of the lowered function that change nothing for the simulator.
+SILENT_ATTRIBUTES = {
+    "tirx.dyn_smem_bytes",
+    "tirx.launch_bounds_min_blocks_per_sm",
+    "tirx.device_entry",
+    "compute_scope",
+    "storage_alignment",
+    "pragma_unroll_explicit",
+    "pragma_auto_unroll_max_step",
+}
+
+_CHILDREN = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
+_LISTS = ("args", "vectors", "indices")
+
+#: Operations that a loop may repeat until another thread or an engine has acted.
+_POLLS = ("mbarrier_test_wait", "mbarrier_try_wait", "ptx.ld", "cuda.ldg", "atom", "nano_sleep")
+
+
+def node_id(node: Any) -> int:
+    """Identity of an IR node (Python objects are made afresh for each access)."""
+    return int(node.__chandle__())
+
+
+def children(expr: Any):
+    """The sub-expressions of an expression."""
+    for name in _CHILDREN:
+        child = getattr(expr, name, None)
+        if child is not None and hasattr(child, "ty"):
+            yield child
+    for name in _LISTS:
+        for child in getattr(expr, name, None) or ():
+            if hasattr(child, "ty"):
+                yield child
+
+
+def statements(stmt: Any):
+    """All statements below ``stmt``, itself included, in order."""
+    yield stmt
+    if type(stmt).__name__ == "SeqStmt":
+        for child in stmt.seq:
+            yield from statements(child)
+    for name in ("body", "then_case", "else_case"):
+        child = getattr(stmt, name, None)
+        if child is not None:
+            yield from statements(child)
+
+
+def calls(stmt: Any):
+    """All calls in the expressions of ``stmt`` and below."""
+    for one in statements(stmt):
+        for name in ("value", "condition", "data"):
+            value = getattr(one, name, None)
+            if value is not None and hasattr(value, "ty"):
+                stack = [value]
+                while stack:
+                    expr = stack.pop()
+                    if type(expr).__name__ == "Call":
+                        yield expr
+                    stack.extend(children(expr))
+
+
+def polls(stmt: Any) -> bool:
+    """Whether a loop asks for something that others change."""
+    return any(word in str(call.op.name) for call in calls(stmt) for word in _POLLS)
+
+
+_SLICEABLE = ("SeqStmt", "Bind", "AllocBuffer", "DeclBuffer", "BufferStore", "Evaluate", "AttrStmt")
+
+
+def could_slice(loop: Any) -> bool:
+    """Whether a loop's body is straight-line code."""
+    return all(
+        type(s).__name__ in _SLICEABLE
+        and (type(s).__name__ != "AttrStmt" or str(s.attr_key) == LINE_KEY)
+        for s in statements(loop.body)
+    )
+
+
+@dataclass(frozen=True)
+class SingleLane:
+    """A condition that one lane of a warp can satisfy.
+
+    ``lane``: its number, or None for the lane that ``elect.sync`` picks; ``warp``: a test on the
+    warp's index, in Python, or None for any warp; ``uniform``: further conditions.
+    """
+
+    lane: int | None
+    warp: str | None
+    uniform: tuple[Any, ...]
+
+
+@dataclass
+class Facts:
+    """The result of :func:`analyse`."""
+
+    flat: bool  # threads have one dimension
+    roots: dict[int, Root] = field(default_factory=dict)
+    root_of: dict[int, int] = field(default_factory=dict)  # any local buffer to its root
+    single: dict[int, SingleLane] = field(default_factory=dict)
+    bound: dict[int, Any] = field(default_factory=dict)  # lets, by variable
+    threads: dict[int, str] = field(default_factory=dict)  # thread variables
+    lane_vars: set[int] = field(default_factory=set)
+    loop_writes: dict[int, set[int]] = field(default_factory=dict)
+
+    @property
+    def by_id(self) -> dict[int, Root]:
+        return self.roots
+
+    def resolve(self, expr: Any) -> Any:
+        """An expression with lets looked through."""
+        while type(expr).__name__ == "Var" and node_id(expr) in self.bound:
+            expr = self.bound[node_id(expr)]
+        return expr
+
+    def thread(self, expr: Any) -> int | None:
+        """0 for the thread's index in the CTA, n for that index modulo n, else None."""
+        expr = self.resolve(expr)
+        kind = type(expr).__name__
+        if kind == "Var":
+            axis = self.threads.get(node_id(expr))
+            return 0 if axis == "threadIdx.x" and self.flat else None
+        if kind == "Call" and str(expr.op.name) == "tirx.cuda.thread_rank":
+            return 0
+        if kind == "FloorMod" and type(expr.b).__name__ == "IntImm":
+            inner, n = self.thread(expr.a), int(expr.b.value)
+            if inner is not None and n > 0 and (inner == 0 or inner % n == 0):
+                return n
+        if kind == "BitwiseAnd" and type(expr.b).__name__ == "IntImm":
+            inner, n = self.thread(expr.a), int(expr.b.value) + 1
+            if inner is not None and n & (n - 1) == 0 and (inner == 0 or inner % n == 0):
+                return n
+        return None
+
+    def warp_uniform(self, expr: Any) -> str | None:
+        """Python source of a quotient of the thread's index that is the same for a whole warp."""
+        kind = type(expr).__name__
+        if kind not in ("FloorDiv", "Div", "RShift") or type(expr.b).__name__ != "IntImm":
+            return None
+        by = int(expr.b.value) if kind != "RShift" else 1 << int(expr.b.value)
+        modulus = self.thread(expr.a)
+        if modulus is None or by % 32 or (modulus and modulus % 32):
+            return None
+        code = "wid" if modulus == 0 else f"wid % {modulus // 32}"
+        return f"({code} // {by // 32})" if by > 32 else f"({code})"
+
+    def single_lane(self, condition: Any) -> SingleLane | None:
+        """The condition as a test that one lane satisfies, or None."""
+        terms: list[Any] = []
+        stack = [condition]
+        while stack:
+            term = self.resolve(stack.pop())
+            if type(term).__name__ == "And":
+                stack += [term.b, term.a]
+            else:
+                terms.append(term)
+        found: SingleLane | None = None
+        others = []
+        for term in terms:
+            one = None if found else self._one_lane(term)
+            if one is not None:
+                found = one
+            else:
+                others.append(term)
+        if found is None or any(self.lane(term, None) for term in others):
+            return None
+        return SingleLane(found.lane, found.warp, tuple(others))
+
+    def _one_lane(self, term: Any) -> SingleLane | None:
+        kind = type(term).__name__
+        if kind == "Cast":
+            return self._one_lane(self.resolve(term.value))
+        if kind == "Call" and str(term.op.name) == "tirx.cuda.elect_sync":
+            return SingleLane(None, None, ())
+        if kind == "NE" and _constant(term.b) == 0:
+            return self._one_lane(self.resolve(term.a))
+        if kind == "EQ":
+            for a, b in ((term.a, term.b), (term.b, term.a)):
+                value, modulus = _constant(b), self.thread(a)
+                if value is None or modulus is None or value < 0:
+                    continue
+                if modulus == 0:
+                    return SingleLane(value, f"wid == {value // 32}", ())
+                if modulus == 32:
+                    return SingleLane(value, None, ()) if value < 32 else None
+                if modulus % 32 == 0:
+                    return SingleLane(value, f"wid % {modulus // 32} == {value // 32}", ())
+        return None
+
+    def lane(self, expr: Any, region: int | None) -> bool:
+        """Whether an expression differs between lanes, by what is known so far."""
+        if region is not None:
+            return False
+        kind = type(expr).__name__
+        if kind == "Var":
+            key = node_id(expr)
+            axis = self.threads.get(key)
+            if axis is not None:
+                return axis.startswith("threadIdx")
+            return key in self.lane_vars
+        if self.warp_uniform(expr) is not None:
+            return False
+        if kind == "TensorLoad":
+            root = self.roots.get(self.root_of.get(node_id(expr.source), -1))
+            if root is not None:
+                if root.kind in ("array", "lane"):
+                    return True
+                return False
+            return any(self.lane(i, region) for i in expr.indices)
+        if kind == "Call":
+            row = table.ROWS.get(str(expr.op.name))
+            if row is not None and row.result != "args":
+                return row.result == "lane"
+            if str(expr.op.name) == "tirx.cuda.func_call":
+                inline = table.INLINE.get(str(expr.args[0].value))
+                if inline is not None and inline.result != "args":
+                    return inline.result == "lane"
+        return any(self.lane(child, region) for child in children(expr))
+
+
+def _constant(expr: Any) -> int | None:
+    return int(expr.value) if type(expr).__name__ == "IntImm" else None
+
+
+def written_in_loop(loop_var: Any, root_var: Any, facts: Facts) -> bool:
+    """Whether a loop's body writes a local allocation."""
+    return node_id(root_var) in facts.loop_writes.get(node_id(loop_var), set())
+
+
+def analyse(device: Any, launch: Any) -> Facts:
+    """Find roots, single-lane branches, and what differs between lanes."""
+    facts = Facts(flat=launch.block[1] == launch.block[2] == 1)
+    body = device.body
+    for stmt in statements(body):
+        kind = type(stmt).__name__
+        if kind == "AttrStmt" and str(stmt.attr_key) == "thread_extent":
+            facts.threads[node_id(stmt.node.var)] = str(stmt.node.thread_tag)
+        elif kind == "Bind":
+            facts.bound[node_id(stmt.var)] = stmt.value
+        elif kind == "AllocBuffer" and not _placed(stmt.buffer):
+            _add_root(facts, stmt.buffer)
+        elif kind == "DeclBuffer":
+            _alias(facts, stmt)
+    for call in calls(body):
+        name = str(call.op.name)
+        if name.startswith("tirx.ptx.wgmma_") and name.endswith(("_ss", "_rs")):
+            root = facts.roots.get(facts.root_of.get(node_id(call.args[0].source), -1))
+            if root is not None:
+                root.accumulator = True
+                root.kind = "array"
+    walker = _Walker(facts)
+    for _ in range(32):
+        if not walker.walk(body):
+            break
+    return facts
+
+
+def _placed(buffer: Any) -> bool:
+    scope = str(buffer.scope())
+    return scope.startswith("shared") or scope in ("global", "tmem")
+
+
+def _add_root(facts: Facts, buffer: Any) -> None:
+    size = 1
+    for dim in buffer.shape:
+        size *= int(dim.value)
+    key = node_id(buffer)
+    root = Root(str(buffer.name), str(buffer.dtype), size, buffer, None)
+    root.kind = "scalar" if size == 1 else "list"
+    facts.roots[key] = root
+    facts.root_of[key] = key
+
+
+def _alias(facts: Facts, stmt: Any) -> None:
+    """A DeclBuffer over a local allocation is another name of it."""
+    data = stmt.data
+    if type(data).__name__ == "Call" and "buffer_data" in str(data.op.name):
+        data = data.args[0]
+    if type(data).__name__ != "Var":
+        return
+    root = facts.root_of.get(node_id(data))
+    if root is None:
+        return
+    facts.root_of[node_id(stmt.buffer)] = root
+    held = facts.roots[root]
+    if str(stmt.buffer.dtype) != held.dtype:
+        held.kind = "array"
+
+
+class _Walker:
+    """One pass of the fixpoint: demote what differs between lanes."""
+
+    def __init__(self, facts: Facts):
+        self.facts = facts
+
+    def walk(self, body: Any) -> bool:
+        self.changed = False
+        for root in self.facts.roots.values():
+            root.read_in, root.written_in = set(), set()
+        self.loops: list[int] = []
+        self.visit(body, None, False)
+        for root in self.facts.roots.values():
+            if root.kind == "scalar" and not _one_region(root):
+                self.demote(root)
+            if root.kind == "list" and not _one_region(root):
+                self.demote(root)
+        return self.changed
+
+    def demote(self, root: Root) -> None:
+        better = {"scalar": "lane", "list": "array"}.get(root.kind)
+        if better is not None:
+            root.kind = better
+            self.changed = True
+
+    def visit(self, stmt: Any, region: int | None, divergent: bool) -> None:
+        facts, kind = self.facts, type(stmt).__name__
+        if kind == "SeqStmt":
+            for child in stmt.seq:
+                self.visit(child, region, divergent)
+        elif kind == "AttrStmt":
+            self.visit(stmt.body, region, divergent)
+        elif kind == "Bind":
+            self.reads(stmt.value, region)
+            if facts.lane(stmt.value, region) and node_id(stmt.var) not in facts.lane_vars:
+                facts.lane_vars.add(node_id(stmt.var))
+                self.changed = True
+        elif kind == "BufferStore":
+            self.reads(stmt.value, region)
+            for index in stmt.indices:
+                self.reads(index, region)
+            root = facts.roots.get(facts.root_of.get(node_id(stmt.buffer), -1))
+            if root is not None:
+                lane = facts.lane(stmt.value, region) or any(
+                    facts.lane(i, region) for i in stmt.indices
+                )
+                self.write(root, region, divergent or lane)
+        elif kind == "Evaluate":
+            self.evaluate(stmt.value, region, divergent)
+        elif kind == "IfThenElse":
+            self.branch(stmt, region, divergent)
+        elif kind == "For":
+            for expr in (stmt.min, stmt.extent):
+                self.reads(expr, region)
+            self.loops.append(node_id(stmt.loop_var))
+            facts.loop_writes.setdefault(node_id(stmt.loop_var), set())
+            self.visit(stmt.body, region, divergent)
+            self.loops.pop()
+        elif kind == "While":
+            self.reads(stmt.condition, region)
+            self.visit(stmt.body, region, divergent or facts.lane(stmt.condition, region))
+
+    def branch(self, stmt: Any, region: int | None, divergent: bool) -> None:
+        facts = self.facts
+        self.reads(stmt.condition, region)
+        inside = region
+        if region is None and facts.lane(stmt.condition, None):
+            single = facts.single_lane(stmt.condition)
+            key = node_id(stmt)
+            if single is not None:
+                facts.single[key] = single
+                inside = key
+            else:
+                facts.single.pop(key, None)
+                divergent = True
+        elif region is None:
+            facts.single.pop(node_id(stmt), None)
+        self.visit(stmt.then_case, inside, divergent)
+        if stmt.else_case is not None:
+            self.visit(stmt.else_case, region, divergent or inside != region)
+
+    def write(self, root: Root, region: int | None, lane: bool) -> None:
+        root.written_in.add(region)
+        for loop in self.loops:
+            self.facts.loop_writes[loop].add(node_id(root.var))
+        if lane and region is None:
+            self.demote(root)
+
+    def reads(self, expr: Any, region: int | None) -> None:
+        if type(expr).__name__ == "TensorLoad":
+            root = self.facts.roots.get(self.facts.root_of.get(node_id(expr.source), -1))
+            if root is not None:
+                root.read_in.add(region)
+        for child in children(expr):
+            self.reads(child, region)
+
+    def evaluate(self, value: Any, region: int | None, divergent: bool) -> None:
+        """A call as a statement: its destinations are written, the rest is read."""
+        if type(value).__name__ != "Call":
+            return
+        facts, name = self.facts, str(value.op.name)
+        targets = _destinations(value)
+        inputs = [a for i, a in enumerate(value.args) if i not in targets]
+        for argument in value.args:
+            self.reads(argument, region)
+        row = table.ROWS.get(name)
+        if name == "tirx.cuda.func_call" and type(value.args[0]).__name__ == "StringImm":
+            row = table.INLINE.get(str(value.args[0].value), row)
+        result = row.result if row is not None else "args"
+        lane = result == "lane" or (
+            result == "args" and any(facts.lane(a, region) for a in inputs if hasattr(a, "ty"))
+        )
+        for position in targets:
+            root = self._root_at(value.args[position])
+            if root is None:
+                continue
+            if root.kind == "list":
+                self.demote(root)
+            self.write(root, region, lane or divergent)
+
+    def _root_at(self, argument: Any) -> Root | None:
+        if type(argument).__name__ == "Call" and str(argument.op.name) == "tirx.address_of":
+            argument = argument.args[0]
+        if type(argument).__name__ != "TensorLoad":
+            return None
+        return self.facts.roots.get(self.facts.root_of.get(node_id(argument.source), -1))
+
+
+def _destinations(call: Any) -> set[int]:
+    """Positions of a call's arguments that it writes (or may write, through an address)."""
+    name = str(call.op.name)
+    positions = {
+        i
+        for i, a in enumerate(call.args)
+        if type(a).__name__ == "Call" and str(a.op.name) == "tirx.address_of"
+    }
+    if name.startswith("tirx.ptx."):
+        from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
+
+        entry = TABLE.get(name.removeprefix("tirx.ptx."))
+        if entry is not None:
+            slots = len(entry.slots)
+            tokens = [str(a.value) for a in list(call.args)[len(call.args) - slots - 1 : -1]]
+            for slot, first, lanes in operand_layout(entry, mods(entry, tokens)):
+                if slot.rw in ("w", "rw"):
+                    positions |= set(range(first, first + lanes))
+    return positions
+
+
+def _one_region(root: Root) -> bool:
+    """Whether a scalar serves: it is written for all lanes, or only one region knows it."""
+    regions = {r for r in root.written_in if r is not None}
+    if not regions:
+        return True
+    return len(regions) == 1 and root.read_in <= regions

@@ -1,0 +1,728 @@
+"""Rows of the operation table, by family: how each operation is emitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_gpu.sim.frontend.table import INLINE, inline, row
+from mlsys_gpu.sim.frontend.values import BYTES, FLOATS, NUMPY, NotVectorizable, Registers, Value
+
+_PTX_BYTES = {
+    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "b32": 4, "u32": 4, "s32": 4,
+    "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8,
+}  # fmt: skip
+
+# ------------------------------------------------------------------------------ TIR built-ins
+
+
+@row("address_of", vectorizable=True)
+def address_of(t: Any, call: Any) -> Value:
+    load = call.args[0]
+    buffer = t.buffer_of(load.source)
+    if buffer.scope == "local":
+        raise t.refuse(f"the address of the local {buffer.name} as a value")
+    return t.address(buffer, load.indices[0])
+
+
+@row("buffer_data", vectorizable=True)
+def buffer_data(t: Any, call: Any) -> Value:
+    buffer = t.buffer_of(call.args[0])
+    if buffer.scope == "local":
+        raise t.refuse(f"the address of the local {buffer.name} as a value")
+    return Value(buffer.base, "handle")
+
+
+@row("handle_add_byte_offset", vectorizable=True)
+def handle_add_byte_offset(t: Any, call: Any) -> Value:
+    a, b = t.expr(call.args[0]), t.expr(call.args[1])
+    return Value(f"({a.code} + {b.code})", "handle", a.lane or b.lane, a.loop or b.loop)
+
+
+@row("reinterpret", vectorizable=True)
+def reinterpret(t: Any, call: Any) -> Value:
+    value, dtype = t.expr(call.args[0]), str(call.ty)
+    if value.dtype == dtype or dtype.startswith("T.handle") or dtype == "handle":
+        return Value(value.code, "handle" if "handle" in dtype else dtype, value.lane, value.loop)
+    if dtype == "uint32x2" and value.dtype in ("uint64", "int64"):
+        low = Value(f"({value.code} & 0xFFFFFFFF)", "uint32", value.lane, value.loop)
+        high = Value(f"({value.code} >> 32 & 0xFFFFFFFF)", "uint32", value.lane, value.loop)
+        return Value("", dtype, value.lane, value.loop, (low, high))
+    if dtype == "uint64" and value.parts is not None and len(value.parts) == 2:
+        low, high = value.parts
+        if low.code.endswith("& 0xFFFFFFFF)") and high.code.endswith(">> 32 & 0xFFFFFFFF)"):
+            whole = low.code[1 : -len(" & 0xFFFFFFFF)")]
+            if high.code == f"({whole} >> 32 & 0xFFFFFFFF)":
+                return Value(whole, dtype, value.lane, value.loop)
+        if value.uniform:
+            return Value(f"({low.code} | {high.code} << 32)", dtype)
+        code = f"(np.asarray({low.code}).astype(np.uint64) | np.asarray({high.code}).astype(np.uint64) << np.uint64(32))"
+        return Value(code, dtype, value.lane, value.loop)
+    if value.parts is not None or dtype not in BYTES or BYTES[dtype] != BYTES.get(value.dtype, 0):
+        raise t.refuse(f"reinterpreting {value.dtype} as {dtype}")
+    return t.typed(Value(t.raw(value, value.dtype), dtype, value.lane, value.loop)) if not value.uniform else _scalar_bits(t, value, dtype)
+
+
+def _scalar_bits(t: Any, value: Value, dtype: str) -> Value:
+    """The bits of a scalar as another type of the same size."""
+    unsigned = {1: "np.uint8", 2: "np.uint16", 4: "np.uint32", 8: "np.uint64"}[BYTES[dtype]]
+    raw = f"{unsigned}({t.raw(value, value.dtype)})"
+    if dtype in FLOATS and dtype != "bfloat16":
+        return Value(f"{raw}.view({NUMPY[dtype]})", dtype)
+    if dtype.startswith("int"):
+        return Value(f"int({raw}.view({NUMPY[dtype]}))", dtype)
+    return Value(f"int({raw})" if dtype != "bfloat16" else raw, dtype)
+
+
+@row("if_then_else", vectorizable=True)
+def if_then_else(t: Any, call: Any) -> Value:
+    condition, yes, no = (t.expr(a) for a in call.args)
+    return t.choose(condition, yes, no, str(call.ty))
+
+
+@row("tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down", result="lane")
+def warp_shuffle(t: Any, call: Any) -> Value:
+    name = str(call.op.name)
+    value, source = t.expr(call.args[1]), t.expr(call.args[2])
+    if value.uniform:
+        return value
+    mode = "up" if name.endswith("_up") else "down" if name.endswith("_down") else "idx"
+    width = t.expr(call.args[3]).code
+    return Value(f'shuffle(w, {value.code}, {source.code}, "{mode}", {width})', value.dtype, True)
+
+
+def _unary(name: str, code: str) -> None:
+    def emit(t: Any, call: Any) -> Value:
+        value = t.expr(call.args[0])
+        if value.dtype == "bfloat16":
+            inner = code.format(f"bf16_to_f32({value.code})")
+            return Value(f"f32_to_bf16({inner})", value.dtype, value.lane, value.loop)
+        return Value(code.format(value.code), value.dtype, value.lane, value.loop)
+
+    row(name, vectorizable=True)(emit)
+
+
+for _name, _code in {
+    "exp": "np.exp({0})",
+    "exp2": "np.exp2({0})",
+    "log": "np.log({0})",
+    "log2": "np.log2({0})",
+    "sqrt": "np.sqrt({0})",
+    "rsqrt": "(np.float32(1) / np.sqrt({0}))",
+    "tanh": "np.tanh({0})",
+    "fabs": "np.abs({0})",
+    "floor": "np.floor({0})",
+    "ceil": "np.ceil({0})",
+    "sigmoid": "(np.float32(1) / (np.float32(1) + np.exp(-({0}))))",
+}.items():
+    _unary(_name, _code)
+
+
+# ------------------------------------------------------------------- T.cuda: helpers and barriers
+
+
+@row("cuda.cvta_generic_to_shared", vectorizable=True)
+def cvta_generic_to_shared(t: Any, call: Any) -> Value:
+    value = t.expr(call.args[0])
+    code = value.code
+    if code.startswith("(GB + ") or code == "GB":
+        return Value(code.replace("GB", "SB", 1), "uint32", value.lane, value.loop)
+    return Value(f"({code} & 0xFFFFFFFF)", "uint32", value.lane, value.loop)
+
+
+@row("cuda.thread_rank", result="lane", vectorizable=True)
+def thread_rank(t: Any, call: Any) -> Value:
+    if t.context.lane is not None:
+        return Value(f"(w.tid0 + {t.context.lane})", "int32")
+    return Value("tidc" if t.slice is not None else "tid", "int32", True)
+
+
+@row("cuda.elect_sync", result="lane")
+def elect_sync(t: Any, call: Any) -> Value:
+    if t.context.lane is not None:
+        return Value("True", "bool")
+    return Value(f"(w.lanes == leader({t.context.mask}))", "bool", True)
+
+
+@row("cuda.cta_sync")
+def cta_sync(t: Any, call: Any) -> None:
+    _collective(t, "the CTA barrier")
+    t.blocking(f"cta_sync(w{t.mask()})")
+
+
+@row("cuda.warp_sync")
+def warp_sync(t: Any, call: Any) -> None:
+    return
+
+
+@row("cuda.warpgroup_sync")
+def warpgroup_sync(t: Any, call: Any) -> None:
+    _collective(t, "a named barrier")
+    t.blocking(f"bar_sync(w, {t.expr(call.args[0]).code}, 128{t.mask()})")
+
+
+@row("cuda.cluster_sync")
+def cluster_sync(t: Any, call: Any) -> None:
+    _collective(t, "the cluster barrier")
+    t.blocking(f"cluster_sync(w{t.mask()})")
+
+
+@row("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster")
+def mbarrier_wait_loop(t: Any, call: Any) -> None:
+    address, parity = t.expr(call.args[0]), t.expr(call.args[1])
+    t.blocking(f"mbarrier_wait(w, {address.code}, {parity.code}{t.mask()})")
+
+
+@row("cuda.any_sync", result="uniform")
+def any_sync(t: Any, call: Any) -> Value:
+    value = t.expr(call.args[-1])
+    return Value(f"int(vote_any(w, {value.code}{t.mask()}))", str(call.ty))
+
+
+@row("cuda.ballot_sync", result="uniform")
+def ballot_sync(t: Any, call: Any) -> Value:
+    value = t.expr(call.args[-1])
+    return Value(f"ballot(w, {value.code}{t.mask()})", str(call.ty))
+
+
+def _shuffle_row(name: str, mode: str) -> None:
+    def emit(t: Any, call: Any) -> Value:
+        value, source, width = (t.expr(a) for a in call.args[1:4])
+        if value.uniform:
+            return value
+        return Value(
+            f'shuffle(w, {value.code}, {source.code}, "{mode}", {width.code})', value.dtype, True
+        )
+
+    row(name, result="lane")(emit)
+
+
+for _name, _mode in {
+    "cuda.__shfl_sync": "idx",
+    "cuda.__shfl_up_sync": "up",
+    "cuda.__shfl_down_sync": "down",
+    "cuda.__shfl_xor_sync": "bfly",
+}.items():
+    _shuffle_row(_name, _mode)
+
+
+@row("cuda.wgmma_encode_matrix_descriptor")
+def wgmma_encode(t: Any, call: Any) -> None:
+    """GmmaDescriptor of TVM's CUDA header: swizzle 0 none, 1 32B, 2 64B, 3 128B."""
+    _encode_matrix(t, call, {0: 0, 1: 3, 2: 2, 3: 1}, 62, 0)
+
+
+@row("cuda.tcgen05_encode_matrix_descriptor")
+def tcgen05_encode(t: Any, call: Any) -> None:
+    """SmemDescriptor of TVM's CUDA header: version 1; swizzle 0 none, 1 32B, 2 64B, 3 128B."""
+    _encode_matrix(t, call, {0: 0, 1: 6, 2: 4, 3: 2, 4: 1}, 61, 1 << 46)
+
+
+def _encode_matrix(t: Any, call: Any, modes: dict[int, int], shift: int, fixed: int) -> None:
+    target, address, leading, stride, swizzle = call.args
+    where = t.expr(address)
+    mode = modes[int(swizzle.value)] << shift | fixed
+    ldo, sdo = t.expr(leading), t.expr(stride)
+    code = (
+        f"(({where.code} & 0x3FFFF) >> 4 | ({ldo.code} & 0x3FFF) << 16 | "
+        f"({sdo.code} & 0x3FFF) << 32 | {mode})"
+    )
+    _store_through(t, target, Value(code, "uint64", where.lane))
+
+
+@row("cuda.tcgen05_encode_instr_descriptor")
+def tcgen05_encode_instruction(t: Any, call: Any) -> None:
+    target, d, a, b, m, n, _, trans_a, trans_b, *rest = call.args
+    formats = {"float16": 0, "bfloat16": 1}
+    if str(d.value) != "float32" or str(a.value) not in formats or str(b.value) not in formats:
+        raise t.refuse(f"tcgen05.mma of {a.value} and {b.value} into {d.value}")
+    negate_a = int(rest[1].value) if len(rest) > 1 else 0
+    negate_b = int(rest[2].value) if len(rest) > 2 else 0
+    bits = (
+        1 << 4
+        | formats[str(a.value)] << 7
+        | formats[str(b.value)] << 10
+        | negate_a << 13
+        | negate_b << 14
+        | int(trans_a.value) << 15
+        | int(trans_b.value) << 16
+        | int(n.value) >> 3 << 17
+        | int(m.value) >> 4 << 24
+    )
+    _store_through(t, target, Value(str(bits), "uint32"))
+
+
+def _store_through(t: Any, target: Any, value: Value) -> None:
+    """Store a value through ``address_of`` a local."""
+    load = target.args[0]
+    buffer = t.buffer_of(load.source)
+    if buffer.scope != "local":
+        raise t.refuse(f"a descriptor written to {buffer.scope} memory")
+    t.store_register(buffer, load.indices[0], value)
+
+
+def _collective(t: Any, what: str) -> None:
+    """A warp-wide operation has no meaning for one lane alone."""
+    if t.context.lane is not None:
+        t.mark()
+        t.emit(f"one_lane(w, {what!r}, {t.context.lane})")
+
+
+# ----------------------------------------------------------------------- inline CUDA (func_call)
+
+
+@row("cuda.func_call", vectorizable=True)
+def func_call(t: Any, call: Any) -> Value | None:
+    name = str(call.args[0].value)
+    found = INLINE.get(name)
+    if found is None:
+        raise t.refuse(
+            f"the inline CUDA function {name}, for which no Python equivalent is registered"
+        )
+    if t.slice is not None and not found.vectorizable:
+        raise NotVectorizable(name)
+    arguments = [a for a in list(call.args)[1:] if type(a).__name__ != "StringImm"]
+    return found.emit(t, call, arguments)
+
+
+@inline("tvm_builtin_pointer_offset", vectorizable=True)
+def pointer_offset(t: Any, call: Any, arguments: list[Any]) -> Value:
+    pointer, offset = arguments
+    base, by = t.expr(pointer), t.expr(offset)
+    element = _pointee(pointer)
+    size = BYTES[element]
+    code = by.code if size == 1 else f"{by.code} * {size}"
+    return Value(f"({base.code} + {code})", "handle", base.lane or by.lane, base.loop or by.loop)
+
+
+def _pointee(pointer: Any) -> str:
+    """The element type that a pointer expression points to."""
+    if type(pointer).__name__ == "Call" and str(pointer.op.name) == "tirx.address_of":
+        return str(pointer.args[0].source.dtype)
+    return str(pointer.ty.element_type)
+
+
+@inline("mlsys_register_fence", vectorizable=True)
+def register_fence(t: Any, call: Any, arguments: list[Any]) -> None:
+    """A compiler fence on registers: the simulator runs statements in order anyway."""
+
+
+def _registers_at(t: Any, pointer: Any, count: int) -> Registers:
+    """``count`` registers behind the address of a local."""
+    load = pointer.args[0]
+    buffer = t.buffer_of(load.source)
+    found = t.registers_of(buffer, [load.indices[0]])
+    if found is None:
+        if t.slice is not None:
+            raise NotVectorizable("registers at an index that is no arithmetic progression")
+        raise t.refuse(f"the address of the local {buffer.name}")
+    return Registers(found.root, found.dtype, found.first, count, found.step)
+
+
+_CASTS = {
+    ("float32", "float16"): "f32_to_f16({0})",
+    ("float32", "bfloat16"): "f32_to_bf16({0})",
+    ("float16", "float32"): "({0}).astype(np.float32)",
+    ("bfloat16", "float32"): "bf16_to_f32({0})",
+}
+
+
+def _cast_row(source: str, target: str, code: str) -> None:
+    def emit(t: Any, call: Any, arguments: list[Any]) -> None:
+        into, origin = _registers_at(t, arguments[0], 2), _registers_at(t, arguments[1], 2)
+        t.touch(origin.root, False)
+        t.touch(into.root, True)
+        value = t.read_registers(origin, 2)
+        t.write_registers(into, Value(code.format(value.code), target, value.lane, value.loop))
+
+    inline(f"tvm_builtin_cast_{source}x2_{target}x2", vectorizable=True)(emit)
+
+
+for (_source, _target), _code in _CASTS.items():
+    _cast_row(_source, _target, _code)
+
+
+# -------------------------------------------------------------------------------- PTX: ld and st
+
+
+def _space(t: Any, call: Any) -> str:
+    space = call.mods.get("space", "")
+    if space.startswith("shared"):
+        return "shared"
+    if space in ("global", ""):
+        return "global" if space else "generic"
+    raise t.refuse(f"the state space {space}")
+
+
+@row("ptx.ld", "ptx.ld_vec", vectorizable=True)
+def ld(t: Any, call: Any) -> None:
+    space, size = _space(t, call), _PTX_BYTES.get(call.mods["type"])
+    if size is None:
+        raise t.refuse(f"ld of type {call.mods['type']}")
+    where = t.expr(call.one(_address_name(call)))
+    targets = next(v for k, v in call.operands.items() if k in ("d", "dst"))
+    lanes = len(targets)
+    t.note_memory(space, store=False)
+    t.mark()
+    code = f"ld_{space}(w, {where.code}, {size}, {lanes}{t.mask(where)})"
+    _store_results(t, targets, Value(code, "", where.lane, where.loop), size)
+
+
+def _address_name(call: Any) -> str:
+    return next(k for k in call.operands if k in ("a", "addr", "src", "ptr", "dst_mem"))
+
+
+def _store_results(t: Any, targets: list[Any], value: Value, size: int) -> None:
+    """Assign what an operation returned (unsigned, with a last axis for several) to registers."""
+    registers = t.registers(targets)
+    if registers is not None:
+        t.touch(registers.root, True)
+        code = value.code
+        if registers.dtype not in ("bfloat16", "uint8", "uint16", "uint32", "uint64"):
+            code = f"{code}.view({NUMPY[registers.dtype]})"
+        t.write_registers(registers, Value(code, registers.dtype, value.lane, value.loop))
+        return
+    if len(targets) > 1:
+        name = t.fresh("r")
+        t.emit(f"{name} = {value.code}")
+        parts = [
+            Value(f"{name}[..., {i}]", "", value.lane, value.loop) for i in range(len(targets))
+        ]
+    else:
+        parts = [value]
+    for target, part in zip(targets, parts, strict=True):
+        buffer = t.buffer_of(target.source)
+        typed = t.typed(Value(part.code, buffer.dtype, part.lane, part.loop))
+        t.store_register(buffer, target.indices[0], typed)
+
+
+@row("ptx.st", "ptx.st_vec", vectorizable=True)
+def st(t: Any, call: Any) -> None:
+    space, size = _space(t, call), _PTX_BYTES.get(call.mods["type"])
+    if size is None:
+        raise t.refuse(f"st of type {call.mods['type']}")
+    with t.predicated(call):
+        where = t.expr(call.one(_address_name(call)))
+        sources = next(v for k, v in call.operands.items() if k in ("b", "src", "value", "val"))
+        value = _group(t, sources, size)
+        t.note_memory(space, store=True)
+        t.mark()
+        t.emit(f"st_{space}(w, {where.code}, {value}, {size}, {len(sources)}{t.mask(where)})")
+
+
+def _group(t: Any, sources: list[Any], size: int) -> str:
+    """Source of several registers as unsigned values with a last axis."""
+    unsigned = {1: "np.uint8", 2: "np.uint16", 4: "np.uint32", 8: "np.uint64"}[size]
+    registers = t.registers(sources)
+    if registers is not None and len(sources) > 1:
+        t.touch(registers.root, False)
+        value = t.read_registers(registers, len(sources))
+        if registers.dtype in ("float16", "float32", "float64", "int32", "int16", "int64", "int8"):
+            return f"np.ascontiguousarray({value.code}).view({unsigned})"
+        return value.code
+    values = [t.expr(s) for s in sources]
+    raws = [t.raw(v, v.dtype) for v in values]
+    if len(raws) == 1:
+        return raws[0]
+    lane, loop = any(v.lane for v in values), any(v.loop for v in values)
+    if not lane and not loop:
+        return f"np.array([{', '.join(raws)}], dtype={unsigned})"
+    shape = f"(32, {t.slice.extent})" if t.slice is not None else "(32,)"
+    cast = [f"np.broadcast_to(np.asarray({r}, dtype={unsigned}), {shape})" for r in raws]
+    return f"np.stack([{', '.join(cast)}], axis=-1)"
+
+
+# --------------------------------------------------------------------------------- PTX: fences
+
+
+@row(
+    "ptx.fence",
+    "ptx.fence_mbarrier_init",
+    "ptx.fence_acq_rel",
+    "ptx.fence_sc",
+    "ptx.membar",
+    vectorizable=False,
+)
+def fence(t: Any, call: Any) -> None:
+    """Orders a thread's own accesses; the clocks that barriers carry say the rest."""
+
+
+@row("ptx.fence_proxy")
+def fence_proxy(t: Any, call: Any) -> None:
+    kind = ".".join(v for v in call.mods.values() if v)
+    if "async" not in kind:
+        raise t.refuse(f"fence.{kind}")
+    t.mark()
+    t.emit(f"fence_proxy_async(w{t.mask()})")
+
+
+# ------------------------------------------------------------------------------ PTX: mbarriers
+
+
+@row("ptx.mbarrier_init")
+def mbarrier_init(t: Any, call: Any) -> None:
+    address, count = (t.expr(v[0]) for v in list(call.operands.values())[:2])
+    t.mark()
+    t.emit(f"mbarrier_init(w, {address.code}, {count.code}{t.mask()})")
+
+
+@row("ptx.mbarrier_inval")
+def mbarrier_inval(t: Any, call: Any) -> None:
+    address = t.expr(next(iter(call.operands.values()))[0])
+    t.mark()
+    t.emit(f"mbarrier_inval(w, {address.code}{t.mask()})")
+
+
+@row("ptx.mbarrier_arrive", "ptx.mbarrier_arrive_nocount", "ptx.mbarrier_arrive_expect_tx")
+def mbarrier_arrive(t: Any, call: Any) -> None:
+    with t.predicated(call):
+        address, *rest = (t.expr(v[0]) for v in call.operands.values())
+        extra = rest[0].code if rest else "1"
+        t.mark()
+        threads = _active(t)
+        if "expect_tx" in call.name:
+            t.emit(f"mbarrier_arrive(w, {address.code}, 1, {extra}{threads})")
+        else:
+            t.emit(f"mbarrier_arrive(w, {address.code}, {extra}, None{threads})")
+
+
+def _active(t: Any) -> str:
+    """The mask argument of an operation that counts threads."""
+    if t.context.lane is not None:
+        return ", mask=True"
+    return t.mask()
+
+
+@row("ptx.mbarrier_expect_tx")
+def mbarrier_expect_tx(t: Any, call: Any) -> None:
+    address, tx = (t.expr(v[0]) for v in list(call.operands.values())[:2])
+    t.mark()
+    t.emit(f"mbarrier_expect_tx(w, {address.code}, {tx.code}{_active(t)})")
+
+
+# ---------------------------------------------------------------- PTX: CTA, cluster, distributed
+
+
+@row("ptx.bar_sync", "ptx.barrier_sync", "ptx.bar_cta_sync", "ptx.barrier_cta_sync", "ptx.bar_sync_count", "ptx.barrier_sync_count")  # fmt: skip
+def bar_sync(t: Any, call: Any) -> None:
+    values = [t.expr(v[0]).code for v in call.operands.values()]
+    _collective(t, "a named barrier")
+    count = values[1] if len(values) > 1 else "None"
+    t.blocking(f"bar_sync(w, {values[0]}, {count}{t.mask()})")
+
+
+@row("ptx.bar_arrive", "ptx.barrier_arrive", "ptx.bar_cta_arrive", "ptx.barrier_cta_arrive")
+def bar_arrive(t: Any, call: Any) -> None:
+    barrier, count = (t.expr(v[0]).code for v in call.operands.values())
+    _collective(t, "a named barrier")
+    t.mark()
+    t.emit(f"bar_arrive(w, {barrier}, {count}{t.mask()})")
+
+
+@row("ptx.barrier_cluster_arrive", "ptx.barrier_cluster")
+def barrier_cluster(t: Any, call: Any) -> None:
+    kinds = set(call.mods.values())
+    _collective(t, "the cluster barrier")
+    if "wait" in kinds:
+        t.blocking(f"cluster_wait(w{t.mask()})")
+    else:
+        t.mark()
+        t.emit(f"cluster_arrive(w, {'relaxed' not in kinds}{t.mask()})")
+
+
+@row("ptx.barrier_cluster_wait")
+def barrier_cluster_wait(t: Any, call: Any) -> None:
+    _collective(t, "the cluster barrier")
+    t.blocking(f"cluster_wait(w{t.mask()})")
+
+
+@row("ptx.mapa", vectorizable=True)
+def mapa(t: Any, call: Any) -> None:
+    """``mapa``: the address of the same shared variable in another CTA of the cluster."""
+    target, address, rank = call.operands.values()
+    where, of = t.expr(address[0]), t.expr(rank[0])
+    lane, loop = where.lane or of.lane, where.loop or of.loop
+    code = f"mapa(w, {where.code}, {of.code})"
+    buffer = t.buffer_of(target[0].source)
+    t.mark()
+    t.store_register(buffer, target[0].indices[0], Value(code, buffer.dtype, lane, loop))
+
+
+_SREGS = {
+    "cluster_ctarank": "w.rank",
+    "cluster_nctarank": "w.cluster.size",
+    "ctaid.x": "bx",
+    "ctaid.y": "by",
+    "ctaid.z": "bz",
+}
+
+
+@row("cuda.mov_sreg", result="uniform")
+def mov_sreg(t: Any, call: Any) -> Value:
+    name = next(str(a.value) for a in call.args if type(a).__name__ == "StringImm")
+    name = name.removeprefix("%")
+    if name not in _SREGS:
+        raise t.refuse(f"the special register %{name}")
+    return Value(_SREGS[name], str(call.ty))
+
+
+# ----------------------------------------------------------------------------- PTX: tcgen05
+
+
+def _group_of(t: Any, call: Any) -> int:
+    group = int((call.mods.get("cta_group") or "cta_group::1")[-1])
+    if group != 1:
+        raise t.refuse("cta_group::2")
+    return group
+
+
+@row("ptx.tcgen05_alloc")
+def tcgen05_alloc(t: Any, call: Any) -> None:
+    _group_of(t, call)
+    address, columns = (t.expr(v[0]).code for v in call.operands.values())
+    _collective(t, "tcgen05.alloc")
+    t.mark()
+    name = t.fresh("t")
+    t.emit(f"while ({name} := tcgen05_alloc(w, {address}, {columns}{_mask_kw(t)})) is not None: yield {name}")
+
+
+def _mask_kw(t: Any) -> str:
+    return f", mask={t.context.mask}" if t.context.mask else ""
+
+
+@row("ptx.tcgen05_dealloc")
+def tcgen05_dealloc(t: Any, call: Any) -> None:
+    _group_of(t, call)
+    address, columns = (t.expr(v[0]).code for v in call.operands.values())
+    _collective(t, "tcgen05.dealloc")
+    t.mark()
+    t.emit(f"tcgen05_dealloc(w, {address}, {columns}{_mask_kw(t)})")
+
+
+@row("ptx.tcgen05_relinquish_alloc_permit")
+def tcgen05_relinquish(t: Any, call: Any) -> None:
+    _group_of(t, call)
+    t.mark()
+    t.emit(f"tcgen05_relinquish(w{_mask_kw(t)})")
+
+
+@row("ptx.tcgen05_mma_ss")
+def tcgen05_mma(t: Any, call: Any) -> None:
+    _group_of(t, call)
+    if call.mods.get("kind") != "kind::f16":
+        raise t.refuse(f"tcgen05.mma.{call.mods.get('kind')}")
+    with t.predicated(call):
+        operands = {k: [t.expr(x) for x in v] for k, v in call.operands.items()}
+        names = list(operands)
+        d, a, b, idesc = (operands[n][0].code for n in names[:4])
+        rest = [v for n in names[4:] for v in operands[n]]
+        *lanes, accumulate = rest
+        if any(v.code != "0" for v in lanes):
+            raise t.refuse("tcgen05.mma with disabled output lanes")
+        t.mark()
+        t.emit(f"tcgen05_mma(w, {d}, {a}, {b}, {idesc}, {accumulate.code}{_active(t)})")
+
+
+@row("ptx.tcgen05_commit")
+def tcgen05_commit(t: Any, call: Any) -> None:
+    _group_of(t, call)
+    with t.predicated(call):
+        address = t.expr(next(iter(call.operands.values()))[0]).code
+        t.mark()
+        t.emit(f"tcgen05_commit(w, {address}{_active(t)})")
+
+
+def _shape_of(t: Any, call: Any) -> int:
+    """Columns of a tcgen05.ld or st of shape 32x32b."""
+    shape, repeat = call.mods.get("shape", ""), ""
+    for value in call.mods.values():
+        if value.startswith("x") and value[1:].isdigit():
+            repeat = value[1:]
+    if shape != "32x32b":
+        raise t.refuse(f"tcgen05.ld or st of shape {shape}")
+    if any(v.startswith(("pack", "unpack")) for v in call.mods.values()):
+        raise t.refuse("tcgen05.ld or st with packing")
+    return int(repeat)
+
+
+@row("ptx.tcgen05_ld", result="lane")
+def tcgen05_ld(t: Any, call: Any) -> None:
+    count = _shape_of(t, call)
+    (_, targets), (_, address) = list(call.operands.items())[:2]
+    _collective(t, "tcgen05.ld")
+    registers = t.registers(targets)
+    if registers is None:
+        raise t.refuse("tcgen05.ld into registers that are not consecutive")
+    t.touch(registers.root, True)
+    where = t.expr(address[0]).code
+    t.mark()
+    view = f"{t.view(registers.root, registers.dtype)}[:, {registers.first}:{registers.first} + {count}]"
+    t.emit(f'tcgen05_ld(w, {view}, {where}, "32x32b", {count}{_mask_kw(t)})')
+
+
+@row("ptx.tcgen05_st")
+def tcgen05_st(t: Any, call: Any) -> None:
+    count = _shape_of(t, call)
+    names = list(call.operands)
+    address, sources = call.operands[names[0]], call.operands[names[1]]
+    _collective(t, "tcgen05.st")
+    where = t.expr(address[0]).code
+    value = _group(t, sources, 4)
+    t.mark()
+    if count == 1:
+        value = f"np.asarray({value}).reshape(-1, 1)"
+    t.emit(f'tcgen05_st(w, {where}, {value}, "32x32b", {count}{_mask_kw(t)})')
+
+
+@row("ptx.tcgen05_wait")
+def tcgen05_wait(t: Any, call: Any) -> None:
+    kind = "st" if any("wait::st" in v for v in call.mods.values()) else "ld"
+    _collective(t, f"tcgen05.wait::{kind}")
+    t.mark()
+    t.emit(f"tcgen05_wait_{kind}(w{_mask_kw(t)})")
+
+
+@row("ptx.tcgen05_fence")
+def tcgen05_fence(t: Any, call: Any) -> None:
+    """Orders tcgen05 operations around a thread's synchronisation; barriers' clocks carry it."""
+
+
+# ------------------------------------------------------------------------------- PTX: wgmma
+
+
+@row("ptx.wgmma_fence")
+def wgmma_fence(t: Any, call: Any) -> None:
+    _collective(t, "wgmma.fence")
+    t.mark()
+    t.emit(f"wgmma_fence(w{_mask_kw(t)})")
+
+
+@row("ptx.wgmma_commit_group")
+def wgmma_commit_group(t: Any, call: Any) -> None:
+    _collective(t, "wgmma.commit_group")
+    t.mark()
+    t.emit(f"wgmma_commit(w{_mask_kw(t)})")
+
+
+@row("ptx.wgmma_wait_group")
+def wgmma_wait_group(t: Any, call: Any) -> None:
+    _collective(t, "wgmma.wait_group")
+    count = t.expr(next(iter(call.operands.values()))[0]).code
+    t.blocking(f"wgmma_wait(w, {count}{_mask_kw(t)})")
+
+
+@row("ptx.wgmma_f16_ss", "ptx.wgmma_bf16_ss", result="lane")
+def wgmma_mma(t: Any, call: Any) -> None:
+    _collective(t, "wgmma.mma_async")
+    n = int(call.mods["shape"].split("n")[1].split("k")[0])
+    dtype = "float16" if call.mods["atype"] == "f16" else "bfloat16"
+    registers = t.registers(call.operands["d"])
+    if registers is None:
+        raise t.refuse("wgmma accumulators in registers that are not consecutive")
+    a, b, scale = (t.expr(call.one(k)).code for k in ("a_desc", "b_desc", "scale_d"))
+    sign = int(call.one("scale_a").value) * int(call.one("scale_b").value)
+    ta, tb = int(call.one("trans_a").value), int(call.one("trans_b").value)
+    t.mark()
+    t.emit(
+        f'wgmma_mma(w, {registers.root.name}, {registers.first}, {a}, {b}, {scale}, {n}, "{dtype}", '
+        f"{ta}, {tb}, {sign}{_mask_kw(t)})"
+    )

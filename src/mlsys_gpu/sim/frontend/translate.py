@@ -1,0 +1,1293 @@
+"""Translate a lowered device function into the Python source of one warp.
+
+The lowered function is statements (lets, allocations, loops, ifs, stores) and calls of PTX and CUDA
+operations. Each becomes Python that runs for the 32 lanes of a warp at once. What is the same for
+all lanes stays a Python scalar; the rest are NumPy arrays whose first axis is the lane. A loop whose
+iterations are independent becomes one slice with a second axis. A branch that one lane takes runs on
+scalars; a branch that some lanes take runs under a mask.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
+from mlsys_gpu.sim.frontend import analysis, table
+from mlsys_gpu.sim.frontend.values import (
+    BYTES,
+    FLOATS,
+    NUMPY,
+    Buffer,
+    NotVectorizable,
+    Registers,
+    Root,
+    SliceLoop,
+    Value,
+)
+from mlsys_gpu.sim.program import Program, Unsupported
+
+
+def translate(lowered: Lowered) -> Program:
+    """The Program of a lowered kernel; raises :class:`Unsupported` naming what is not modelled."""
+    table.load()
+    return Translator(lowered).program()
+
+
+@dataclass
+class Context:
+    """How the code being emitted runs: for all lanes, for those in a mask, or for one lane."""
+
+    mask: str | None = None
+    lane: str | None = None  # source of the one lane's number
+    region: int | None = None
+
+
+@dataclass
+class PtxCall:
+    """A call of the PTX dialect, its operands and modifiers by name."""
+
+    name: str
+    operands: dict[str, list[Any]]
+    mods: dict[str, str]
+    pred: Any
+    node: Any
+
+    def one(self, name: str) -> Any:
+        """The operand of this name, which is a single register."""
+        return self.operands[name][0]
+
+
+class Translator:
+    """Emits the source of one kernel."""
+
+    def __init__(self, lowered: Lowered):
+        self.lowered = lowered
+        self.lines: list[str] = []
+        self.depth = 1
+        self.names: dict[str, int] = {}
+        self.buffers: dict[int, Buffer] = {}
+        self.vars: dict[int, Value] = {}
+        self.context = Context()
+        self.slice: SliceLoop | None = None
+        self.sites: list[list[list[Any]]] = [[]]
+        self.site_index: dict[tuple, int] = {(): 0}
+        self.site = 0
+        self.emitted_site: int | None = None
+        self.override: list[tuple[str, int]] | None = None
+        self.static_shared = 0
+        self.facts = analysis.analyse(lowered.device, lowered.launch)
+
+    # ------------------------------------------------------------------------------ output
+
+    def program(self) -> Program:
+        device = self.lowered.device
+        self.emit("tid = w.tid")
+        self.emit("tidc = tid[:, None]")
+        self.emit("bx, by, bz = w.block")
+        self.emit("wid = w.id")
+        self.emit("SB = w.base + 1024")  # dynamic shared memory, behind the system's kilobyte
+        self.emit("GB = SB + (1 << 40)")
+        for i, param in enumerate(device.params):
+            name = self.fresh("p_" + str(param.name))
+            self.emit(f"{name} = w.machine.pointers[{i}]")
+            self.vars[_id(param)] = Value(name, "handle")
+        self.stmt(device.body)
+        self.emit("return")
+        self.emit("yield")  # a warp that never waits is a generator too
+        source = "def kernel(w):\n" + "\n".join(self.lines) + "\n"
+        low = self.lowered
+        return Program(
+            name=low.name,
+            arch=low.arch,
+            source=source,
+            launch={
+                "grid": list(low.launch.grid),
+                "block": list(low.launch.block),
+                "cluster": list(low.launch.cluster),
+                "threads": low.launch.threads,
+                "shared_bytes": low.launch.shared_bytes,
+            },
+            params=[[p.name, list(p.shape), p.dtype] for p in low.params],
+            arguments=list(low.arguments),
+            sites=self.sites,
+            regions=[[r.name, r.offset, r.nbytes, list(r.shape), r.dtype] for r in low.shared_regions],
+            static_shared=self.static_shared,
+            texts=_texts(self.sites),
+        )
+
+    def emit(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def fresh(self, name: str) -> str:
+        """A Python name that nothing else has."""
+        base = re.sub(r"\W", "_", name) or "v"
+        count = self.names.get(base, 0)
+        self.names[base] = count + 1
+        return f"{base}_{count}"
+
+    def here(self) -> str:
+        """The current source line, for messages."""
+        places = self.sites[self.site]
+        return f"{places[0][0]}:{places[0][1]}" if places else "a line that TVM has not recorded"
+
+    def refuse(self, what: str) -> Unsupported:
+        """The error that names what the simulator does not model, and where it stands."""
+        return Unsupported(f"the simulator does not model {what} (at {self.here()})")
+
+    # ------------------------------------------------------------------------------- sites
+
+    def enter(self, span: Any) -> None:
+        """Make the statement's place the current site."""
+        places = self.override or _authors(span_lines(span))
+        if places:
+            key = tuple(places)
+            number = self.site_index.get(key)
+            if number is None:
+                number = self.site_index[key] = len(self.sites)
+                self.sites.append([[file, line] for file, line in places])
+            self.site = number
+
+    def mark(self) -> None:
+        """Tell the warp where it is, before an operation that may find a fault."""
+        if self.emitted_site != self.site:
+            self.emit(f"w.s = {self.site}")
+            self.emitted_site = self.site
+
+    def block(self) -> _Indent:
+        return _Indent(self)
+
+    # -------------------------------------------------------------------------- statements
+
+    def stmt(self, stmt: Any) -> None:
+        handler = getattr(self, "stmt_" + type(stmt).__name__, None)
+        if handler is None:
+            raise self.refuse(f"the statement {type(stmt).__name__}")
+        if type(stmt).__name__ not in ("SeqStmt", "AttrStmt"):
+            self.enter(getattr(stmt, "span", None))
+        handler(stmt)
+
+    def stmt_SeqStmt(self, stmt: Any) -> None:
+        for child in stmt.seq:
+            self.stmt(child)
+
+    def stmt_AttrStmt(self, stmt: Any) -> None:
+        key = str(stmt.attr_key)
+        if key == LINE_KEY:
+            before = self.override
+            if before is None:
+                places = []
+                for place in str(stmt.value.value).split("\n"):
+                    file, _, line = place.rpartition(":")
+                    places.append((file, int(line)))
+                self.override = _authors(places)
+            self.stmt(stmt.body)
+            self.override = before
+            return
+        if key == "thread_extent":
+            axis = str(stmt.node.thread_tag)
+            self.vars[_id(stmt.node.var)] = self.thread_axis(axis)
+        elif key not in analysis.SILENT_ATTRIBUTES:
+            raise self.refuse(f"the attribute {key}")
+        self.stmt(stmt.body)
+
+    def thread_axis(self, axis: str) -> Value:
+        launch = self.lowered.launch
+        if axis == "threadIdx.x" and launch.block[1] == launch.block[2] == 1:
+            return Value("tid", "int32", lane=True)
+        if axis.startswith("threadIdx."):
+            x, y, _ = launch.block
+            code = {
+                "threadIdx.x": f"(tid % {x})",
+                "threadIdx.y": f"(tid // {x} % {y})",
+                "threadIdx.z": f"(tid // {x * y})",
+            }[axis]
+            name = self.fresh(axis.replace(".", "_"))
+            self.emit(f"{name} = {code}")
+            return Value(name, "int32", lane=True)
+        cx, cy, cz = launch.cluster
+        codes = {
+            "blockIdx.x": "bx",
+            "blockIdx.y": "by",
+            "blockIdx.z": "bz",
+            "clusterCtaIdx.x": f"(w.rank % {cx})",
+            "clusterCtaIdx.y": f"(w.rank // {cx} % {cy})",
+            "clusterCtaIdx.z": f"(w.rank // {cx * cy})",
+            "clusterIdx.x": f"(bx // {cx})",
+            "clusterIdx.y": f"(by // {cy})",
+            "clusterIdx.z": f"(bz // {cz})",
+        }
+        if axis not in codes:
+            raise self.refuse(f"the thread axis {axis}")
+        return Value(codes[axis], "int32")
+
+    def stmt_Bind(self, stmt: Any) -> None:
+        value = self.expr(stmt.value)
+        if self.slice is not None:
+            self.slice.exprs[_id(stmt.var)] = stmt.value
+        if value.parts is not None or re.fullmatch(r"\w+", value.code):
+            self.vars[_id(stmt.var)] = value
+            return
+        name = self.fresh(str(stmt.var.name))
+        self.emit(f"{name} = {value.code}")
+        self.vars[_id(stmt.var)] = Value(name, value.dtype, value.lane, value.loop)
+
+    def stmt_AllocBuffer(self, stmt: Any) -> None:
+        buffer = stmt.buffer
+        scope, dtype, name = str(buffer.scope()), str(buffer.dtype), str(buffer.name)
+        if scope.startswith("shared"):
+            if scope == "shared.dyn":
+                base = "GB"
+            else:
+                size = _size(buffer) * BYTES[dtype]
+                start = (self.static_shared + 127) // 128 * 128
+                self.static_shared = start + size
+                base = f"(GB + {(self.lowered.launch.shared_bytes + 127) // 128 * 128 + start})"
+                self.static_shared += (-self.lowered.launch.shared_bytes) % 128
+            self.buffers[_id(buffer)] = Buffer(name, dtype, "shared", base=base)
+            return
+        if not scope.startswith(("local", "")) or scope == "global":
+            raise self.refuse(f"an allocation in {scope} memory")
+        root = self.facts.roots[_id(buffer)]
+        if self.slice is not None:
+            self.slice.inner.add(_id(buffer))
+        root.name = self.fresh(name)
+        self.buffers[_id(buffer)] = Buffer(name, dtype, "local", root=root)
+        if self.slice is not None and root.size == 1:
+            return
+        if root.kind == "array":
+            self.emit(f'{root.name} = fresh({root.size}, "{dtype}")')
+        elif root.kind == "list":
+            self.emit(f"{root.name} = [0] * {root.size}")
+        elif dtype in FLOATS:
+            self.emit(f"{root.name} = {NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})")
+        else:
+            self.emit(f"{root.name} = 0")
+
+    def stmt_DeclBuffer(self, stmt: Any) -> None:
+        buffer = stmt.buffer
+        scope, dtype, name = str(buffer.scope()), str(buffer.dtype), str(buffer.name)
+        if scope.startswith("tmem"):
+            address = buffer.allocated_addr
+            first = int(address[0].value) if address else None
+            self.buffers[_id(buffer)] = Buffer(name, dtype, "tmem", declared_at=first)
+            return
+        source = _source_buffer(stmt.data)
+        if source is not None and _id(source) in self.buffers:
+            held = self.buffers[_id(source)]
+            self.buffers[_id(buffer)] = Buffer(name, dtype, held.scope, held.root, held.base)
+            return
+        base = self.expr(stmt.data)
+        kind = "shared" if scope.startswith("shared") else "global"
+        if not re.fullmatch(r"\w+", base.code):
+            held_name = self.fresh(name + "_base")
+            self.emit(f"{held_name} = {base.code}")
+            base = Value(held_name, "handle", base.lane, base.loop)
+        self.buffers[_id(buffer)] = Buffer(name, dtype, kind, base=base.code)
+
+    def stmt_Evaluate(self, stmt: Any) -> None:
+        value = stmt.value
+        if type(value).__name__ == "Call":
+            self.call(value, statement=True)
+
+    def stmt_BufferStore(self, stmt: Any) -> None:
+        buffer = self.buffer_of(stmt.buffer)
+        value = self.expr(stmt.value)
+        (index,) = stmt.indices
+        if buffer.scope == "local":
+            self.store_register(buffer, index, value, stmt.value)
+            return
+        if buffer.scope == "tmem":
+            raise self.refuse("a store into tensor memory by subscript")
+        self.store_memory(buffer, index, value)
+
+    def stmt_IfThenElse(self, stmt: Any) -> None:
+        if self.slice is not None:
+            raise NotVectorizable("a branch")
+        single = None
+        if self.context.lane is None:
+            single = self.facts.single.get(_id(stmt))
+        if single is not None:
+            self.single_lane(stmt, single)
+            return
+        condition = self.expr(stmt.condition)
+        if condition.uniform:
+            self.emit(f"if {condition.code}:")
+            with self.block():
+                self.stmt(stmt.then_case)
+            if stmt.else_case is not None:
+                self.emit("else:")
+                with self.block():
+                    self.stmt(stmt.else_case)
+            return
+        outer = self.context
+        taken = self.fresh("m")
+        self.emit(f"{taken} = {condition.code}" + (f" & {outer.mask}" if outer.mask else ""))
+        self.emit(f"if {taken}.any():")
+        with self.block():
+            self.context = Context(mask=taken)
+            self.stmt(stmt.then_case)
+        if stmt.else_case is not None:
+            other = self.fresh("m")
+            self.emit(f"{other} = ~({condition.code})" + (f" & {outer.mask}" if outer.mask else ""))
+            self.emit(f"if {other}.any():")
+            with self.block():
+                self.context = Context(mask=other)
+                self.stmt(stmt.else_case)
+        self.context = outer
+
+    def single_lane(self, stmt: Any, single: analysis.SingleLane) -> None:
+        """A branch that exactly one lane of the warp can take: run it on scalars."""
+        outer = self.context
+        tests = [self.expr(e).code for e in single.uniform]
+        lane = self.fresh("L")
+        if single.lane is None:  # elect.sync
+            self.emit(f"{lane} = leader({outer.mask})")
+        else:
+            self.emit(f"{lane} = {single.lane % 32}")
+            if single.warp is not None:
+                tests.insert(0, single.warp)
+            if outer.mask:
+                tests.append(f"{outer.mask}[{lane}]")
+        self.emit(f"if {' and '.join(tests) or 'True'}:")
+        with self.block():
+            self.context = Context(lane=lane, region=_id(stmt))
+            self.stmt(stmt.then_case)
+        self.context = outer
+        if stmt.else_case is not None:
+            taken = self.fresh("m")
+            self.emit(f"{taken} = np.ones(32, dtype=bool)" if not outer.mask else f"{taken} = {outer.mask}.copy()")
+            self.emit(f"if {' and '.join(tests) or 'True'}: {taken}[{lane}] = False")
+            self.emit(f"if {taken}.any():")
+            with self.block():
+                self.context = Context(mask=taken)
+                self.stmt(stmt.else_case)
+            self.context = outer
+
+    def stmt_For(self, stmt: Any) -> None:
+        if self.slice is not None:
+            raise NotVectorizable("a loop inside")
+        kind = int(stmt.kind)
+        if kind not in (0, 1, 2, 3):  # serial, parallel, vectorized, unrolled
+            raise self.refuse(f"a loop of kind {stmt.kind}")
+        if self.try_slice(stmt):
+            return
+        name = self.fresh(str(stmt.loop_var.name))
+        low, extent = self.expr(stmt.min), self.expr(stmt.extent)
+        step = self.expr(stmt.step) if stmt.step is not None else None
+        if not (low.uniform and extent.uniform):
+            raise self.refuse("a loop whose bounds differ between the lanes of a warp")
+        stop = extent.code if low.code == "0" else f"{low.code} + {extent.code}"
+        by = f", {step.code}" if step is not None and step.code != "1" else ""
+        self.emit(f"for {name} in range({low.code}, {stop}{by}):")
+        self.vars[_id(stmt.loop_var)] = Value(name, str(stmt.loop_var.ty))
+        with self.block():
+            self.stmt(stmt.body)
+
+    def stmt_While(self, stmt: Any) -> None:
+        if self.slice is not None:
+            raise NotVectorizable("a while loop")
+        polls = analysis.polls(stmt)
+        probe = self.expr(stmt.condition)
+        if probe.uniform:
+            self.emit(f"while {probe.code}:")
+            with self.block():
+                self.stmt(stmt.body)
+                if polls:
+                    self.emit("yield None")
+            return
+        outer = self.context
+        taken = self.fresh("m")
+        self.emit(f"{taken} = {outer.mask or 'np.ones(32, dtype=bool)'}")
+        self.emit("while True:")
+        with self.block():
+            condition = self.expr(stmt.condition)
+            self.emit(f"{taken} = {taken} & ({condition.code})")
+            self.emit(f"if not {taken}.any(): break")
+            self.context = Context(mask=taken)
+            self.stmt(stmt.body)
+            if polls:
+                self.emit("yield None")
+        self.context = outer
+
+    def stmt_Break(self, stmt: Any) -> None:
+        self.leave("break")
+
+    def stmt_Continue(self, stmt: Any) -> None:
+        self.leave("continue")
+
+    def stmt_Return(self, stmt: Any) -> None:
+        self.leave("return")
+
+    def leave(self, how: str) -> None:
+        if self.context.mask or self.context.lane is not None:
+            raise self.refuse(f"a {how} that only some lanes of a warp take")
+        self.emit(how)
+
+    def stmt_AssertStmt(self, stmt: Any) -> None:
+        return  # host-side checks; the device function has none of its own
+
+    # ------------------------------------------------------------------------ slices of loops
+
+    def try_slice(self, stmt: Any) -> bool:
+        """Emit the loop as one slice where its iterations are independent."""
+        extent, low = stmt.extent, stmt.min
+        if not (hasattr(extent, "value") and hasattr(low, "value")) or stmt.step is not None:
+            return False
+        count = int(extent.value)
+        if count < 2 or self.context.lane is not None or not analysis.could_slice(stmt):
+            return False
+        saved = (len(self.lines), dict(self.vars), dict(self.buffers), self.emitted_site, self.site)
+        name = self.fresh(str(stmt.loop_var.name))
+        self.slice = SliceLoop(stmt.loop_var, name, count)
+        start = int(low.value)
+        self.emit(f"{name} = np.arange({start}, {start + count})[None, :]")
+        self.vars[_id(stmt.loop_var)] = Value(name, str(stmt.loop_var.ty), loop=True)
+        if start:
+            self.slice.exprs[_id(stmt.loop_var)] = None
+        try:
+            self.stmt(stmt.body)
+            self.finish_slice(self.slice)
+        except NotVectorizable:
+            lines, self.vars, self.buffers, self.emitted_site, self.site = saved
+            del self.lines[lines:]
+            self.slice = None
+            return False
+        self.slice = None
+        return True
+
+    def finish_slice(self, loop: SliceLoop) -> None:
+        """Refuse loops that carry a value from one iteration to the next; keep last values."""
+        for root, spans in loop.writes.items():
+            for span in loop.reads.get(root, set()):
+                if span not in spans and any(_overlap(span, other, loop.extent) for other in spans):
+                    raise NotVectorizable("a register read and written by different iterations")
+            ordered = sorted(spans)
+            for i, one in enumerate(ordered):
+                for other in ordered[i + 1 :]:
+                    if _overlap(one, other, loop.extent):
+                        raise NotVectorizable("registers written by several iterations")
+        shared = loop.loads & loop.stores
+        if shared:
+            raise NotVectorizable(f"loads and stores of {shared} memory")
+        for (_, dtype, first, count), value in loop.groups.items():
+            root = self.facts.by_id[_]
+            if _ in loop.inner:
+                continue
+            last = f"{value.code}[:, -1]" if value.loop else f"{value.code}[:, 0]"
+            view = self.view(root, dtype)
+            self.emit(f"{view}[:, {first}:{first} + {count}] = {_rows(last, count)}")
+        for key, value in loop.temps.items():
+            if key in loop.inner:
+                continue
+            root = self.facts.by_id[key]
+            code = value.code
+            if value.loop and value.lane:
+                code = f"{code}[:, -1]"
+            elif value.loop:
+                code = f"{code}[0, -1]"
+            elif value.lane:
+                code = f"{code}[:, 0]"
+            self.emit(f"{root.name} = {code}")
+
+    # ---------------------------------------------------------------------------- registers
+
+    def buffer_of(self, var: Any) -> Buffer:
+        found = self.buffers.get(_id(var))
+        if found is None:
+            raise self.refuse(f"the buffer {var}, which nothing declares")
+        return found
+
+    def view(self, root: Root, dtype: str) -> str:
+        """Source of a root's array seen as ``dtype``."""
+        if dtype == root.dtype:
+            return root.name
+        return f"{root.name}.view({NUMPY[dtype]})"
+
+    def touch(self, root: Root, write: bool) -> None:
+        """Accumulators of wgmma may be under way: ask before threads touch them."""
+        if root.accumulator:
+            self.mark()
+            self.emit(f"wgmma_touch(w, {root.name}, {write})")
+
+    def load_register(self, buffer: Buffer, index: Any) -> Value:
+        root = buffer.root
+        assert root is not None
+        loop = self.slice
+        if root.kind != "array" and root.size == 1:
+            if loop is not None and _id(root.var) in loop.temps:
+                return loop.temps[_id(root.var)]
+            if loop is not None and analysis.written_in_loop(loop.var, root.var, self.facts):
+                raise NotVectorizable("a value carried to the next iteration")
+            code, lane = root.name, root.kind == "lane"
+            if lane and self.context.lane is not None:
+                code, lane = self.pick(code, buffer.dtype), False
+            elif lane and loop is not None:
+                code = f"{code}[:, None]"
+            return Value(code, buffer.dtype, lane)
+        if root.kind == "list":
+            where = self.expr(index)
+            if loop is not None:
+                raise NotVectorizable("a list of scalars")
+            return Value(f"{root.name}[{where.code}]", buffer.dtype)
+        self.touch(root, False)
+        if loop is not None:
+            registers = self.registers_of(buffer, [index])
+            if registers is None:
+                raise NotVectorizable("an index that is no arithmetic progression")
+            return self.read_registers(registers, 1)
+        where = self.expr(index)
+        view = self.view(root, buffer.dtype)
+        if where.lane:
+            return self.integer(Value(f"{view}[w.lanes, {where.code}]", buffer.dtype, True))
+        if self.context.lane is not None:
+            return self.integer(Value(f"{view}[{self.context.lane}, {where.code}]", buffer.dtype))
+        return self.integer(Value(f"{view}[:, {where.code}]", buffer.dtype, True))
+
+    def integer(self, value: Value) -> Value:
+        """Integers narrower than 64 bits are computed as int64 (lanes) or Python ints."""
+        if value.dtype in FLOATS or value.dtype in ("bool", "uint64", "handle"):
+            if value.dtype == "uint64" and value.uniform:
+                return Value(f"int({value.code})", value.dtype)
+            return value
+        if value.lane or value.loop:
+            return Value(f"{value.code}.astype(np.int64)", value.dtype, value.lane, value.loop)
+        return Value(f"int({value.code})", value.dtype)
+
+    def pick(self, code: str, dtype: str) -> str:
+        """One lane's value of a variable that holds 32 (or one for all)."""
+        lane = self.context.lane
+        picked = f"(({code})[{lane}] if isinstance({code}, np.ndarray) else {code})"
+        if dtype in FLOATS or dtype == "bool":
+            return picked
+        return f"int({picked})"
+
+    def store_register(self, buffer: Buffer, index: Any, value: Value, source: Any = None) -> None:
+        root = buffer.root
+        assert root is not None
+        value = self.cast_storage(value, buffer.dtype)
+        loop = self.slice
+        if root.kind != "array" and root.size == 1:
+            if loop is not None:
+                name = self.fresh(root.name or "t")
+                self.emit(f"{name} = {value.code}")
+                loop.temps[_id(root.var)] = Value(name, buffer.dtype, value.lane, value.loop)
+                loop.exprs[_id(root.var)] = source
+                return
+            if root.kind == "lane" and self.context.lane is not None:
+                self.emit(f"{root.name} = set_lane({root.name}, {self.context.lane}, {value.code})")
+            elif root.kind == "lane" and self.context.mask is not None:
+                self.emit(f"{root.name} = np.where({self.context.mask}, {value.code}, {root.name})")
+            else:
+                self.emit(f"{root.name} = {value.code}")
+            return
+        if root.kind == "list":
+            if loop is not None:
+                raise NotVectorizable("a list of scalars")
+            self.emit(f"{root.name}[{self.expr(index).code}] = {value.code}")
+            return
+        self.touch(root, True)
+        if loop is not None:
+            registers = self.registers_of(buffer, [index])
+            if registers is None:
+                raise NotVectorizable("an index that is no arithmetic progression")
+            self.write_registers(registers, value)
+            return
+        view, where = self.view(root, buffer.dtype), self.expr(index)
+        if self.context.lane is not None:
+            self.emit(f"{view}[{self.context.lane}, {where.code}] = {value.code}")
+        elif where.lane:
+            rows = "w.lanes"
+            if self.context.mask is not None:
+                mask = self.context.mask
+                picked = f"({value.code})[{mask}]" if value.lane else value.code
+                self.emit(f"{view}[w.lanes[{mask}], ({where.code})[{mask}]] = {picked}")
+            else:
+                self.emit(f"{view}[{rows}, {where.code}] = {value.code}")
+        elif self.context.mask is not None:
+            mask = self.context.mask
+            picked = f"({value.code})[{mask}]" if value.lane else value.code
+            self.emit(f"{view}[{mask}, {where.code}] = {picked}")
+        else:
+            self.emit(f"{view}[:, {where.code}] = {value.code}")
+
+    def cast_storage(self, value: Value, dtype: str) -> Value:
+        return value
+
+    def registers(self, loads: list[Any]) -> Registers | None:
+        """Consecutive registers that a list of subscripts names, or None."""
+        first = loads[0]
+        if any(type(x).__name__ != "TensorLoad" for x in loads):
+            return None
+        buffer = self.buffers.get(_id(first.source))
+        if buffer is None or buffer.scope != "local":
+            return None
+        if any(_id(x.source) != _id(first.source) for x in loads):
+            return None
+        return self.registers_of(buffer, [x.indices[0] for x in loads])
+
+    def registers_of(self, buffer: Buffer, indices: list[Any]) -> Registers | None:
+        root = buffer.root
+        if root is None or root.kind != "array":
+            return None
+        terms = [self.affine(i) for i in indices]
+        if any(t is None for t in terms):
+            return None
+        step, constant, rest = terms[0]
+        for i, (s, c, r) in enumerate(terms):
+            if s != step or c != constant + i or r != rest:
+                return None
+        first = str(constant) if not rest else f"({rest} + {constant})"
+        return Registers(root, buffer.dtype, first, len(indices), step)
+
+    def affine(self, expr: Any) -> tuple[int, int, str] | None:
+        """An index as ``step * loop + constant + rest`` with a uniform source ``rest``."""
+        kind = type(expr).__name__
+        if kind == "IntImm":
+            return 0, int(expr.value), ""
+        if kind == "Var":
+            loop = self.slice
+            if loop is not None and _id(expr) == _id(loop.var) and _id(expr) not in loop.exprs:
+                return 1, 0, ""
+            if loop is not None and loop.exprs.get(_id(expr)) is not None:
+                return self.affine(loop.exprs[_id(expr)])
+        if kind == "TensorLoad" and self.slice is not None:
+            buffer = self.buffers.get(_id(expr.source))
+            if buffer is not None and buffer.root is not None:
+                held = self.slice.exprs.get(_id(buffer.root.var))
+                if held is not None:
+                    return self.affine(held)
+        if kind in ("Add", "Sub"):
+            a, b = self.affine(expr.a), self.affine(expr.b)
+            if a is None or b is None:
+                return None
+            if kind == "Add":
+                return a[0] + b[0], a[1] + b[1], " + ".join(x for x in (a[2], b[2]) if x)
+            return a[0] - b[0], a[1] - b[1], (a[2] or "0" if b[2] else a[2]) + (
+                f" - ({b[2]})" if b[2] else ""
+            )
+        if kind == "Mul":
+            for x, y in ((expr.a, expr.b), (expr.b, expr.a)):
+                if type(y).__name__ == "IntImm":
+                    a = self.affine(x)
+                    n = int(y.value)
+                    if a is None:
+                        return None
+                    return a[0] * n, a[1] * n, f"({a[2]}) * {n}" if a[2] else ""
+        if kind in ("FloorDiv", "Div") and type(expr.b).__name__ == "IntImm":
+            a, n = self.affine(expr.a), int(expr.b.value)
+            if a is not None and n > 0 and a[0] % n == 0 and not a[2]:
+                return a[0] // n, a[1] // n, ""
+        value = self.expr(expr)
+        if value.uniform and value.parts is None:
+            return 0, 0, value.code
+        return None
+
+    def read_registers(self, registers: Registers, count: int) -> Value:
+        """The values of consecutive registers; a last axis for ``count`` > 1."""
+        root, loop = registers.root, self.slice
+        view = self.view(root, registers.dtype)
+        first, g = registers.first, registers.count
+        if loop is None:
+            if self.context.lane is not None:
+                code = f"{view}[{self.context.lane}, {first}:{first} + {g}]"
+                return Value(code if g > 1 else f"{view}[{self.context.lane}, {first}]", registers.dtype)
+            code = f"{view}[:, {first}:{first} + {g}]" if g > 1 else f"{view}[:, {first}]"
+            return self._wide(Value(code, registers.dtype, True), g)
+        key = (_id(root.var), registers.dtype, first, g)
+        if registers.step == 0:
+            if key in loop.groups:
+                return loop.groups[key]
+            if analysis.written_in_loop(loop.var, root.var, self.facts):
+                raise NotVectorizable("registers carried to the next iteration")
+            code = f"{view}[:, None, {first}:{first} + {g}]" if g > 1 else f"{view}[:, {first}][:, None]"
+            return self._wide(Value(code, registers.dtype, True), g)
+        loop.reads.setdefault(_id(root.var), set()).add(self._span(registers))
+        return self._wide(Value(self._slice_code(view, registers, loop), registers.dtype, True, True), g)
+
+    def _wide(self, value: Value, count: int) -> Value:
+        return self.integer(value) if count == 1 else value
+
+    def _span(self, registers: Registers) -> tuple:
+        size = BYTES[registers.dtype]
+        try:
+            first = int(registers.first)
+        except ValueError:
+            raise NotVectorizable("registers at an offset known only at run time") from None
+        return first * size, registers.count * size, registers.step * size
+
+    def _slice_code(self, view: str, registers: Registers, loop: SliceLoop) -> str:
+        n, g, step, first = loop.extent, registers.count, registers.step, registers.first
+        if step < g:
+            raise NotVectorizable("registers that overlap between iterations")
+        if g == 1:
+            return f"{view}[:, {first}:{first} + {(n - 1) * step + 1}:{step}]"
+        if step == g:
+            return f"{view}[:, {first}:{first} + {n * g}].reshape(32, {n}, {g})"
+        raise NotVectorizable("registers with gaps between iterations")
+
+    def write_registers(self, registers: Registers, value: Value) -> None:
+        """Assign consecutive registers; a value with a last axis for more than one."""
+        root, loop, g = registers.root, self.slice, registers.count
+        view = self.view(root, registers.dtype)
+        first = registers.first
+        if loop is None:
+            where = f"{first}:{first} + {g}" if g > 1 else first
+            if self.context.lane is not None:
+                self.emit(f"{view}[{self.context.lane}, {where}] = {value.code}")
+            elif self.context.mask is not None:
+                mask = self.context.mask
+                picked = f"({value.code})[{mask}]" if value.lane else value.code
+                self.emit(f"{view}[{mask}, {where}] = {picked}")
+            else:
+                self.emit(f"{view}[:, {where}] = {value.code}")
+            return
+        if self.context.mask is not None:
+            raise NotVectorizable("registers written under a mask")
+        if registers.step == 0:
+            name = self.fresh("g")
+            self.emit(f"{name} = {value.code}")
+            key = (_id(root.var), registers.dtype, first, g)
+            loop.groups[key] = Value(name, registers.dtype, True, value.loop)
+            return
+        loop.writes.setdefault(_id(root.var), set()).add(self._span(registers))
+        n, step = loop.extent, registers.step
+        if step < g:
+            raise NotVectorizable("registers that overlap between iterations")
+        if g == 1:
+            self.emit(f"{view}[:, {first}:{first} + {(n - 1) * step + 1}:{step}] = {value.code}")
+        elif step == g:
+            flat = f"np.broadcast_to({value.code}, (32, {n}, {g})).reshape(32, {n * g})"
+            self.emit(f"{view}[:, {first}:{first} + {n * g}] = {flat}")
+        else:
+            raise NotVectorizable("registers with gaps between iterations")
+
+    # ------------------------------------------------------------------------------- memory
+
+    def address(self, buffer: Buffer, index: Any) -> Value:
+        """The generic address of a buffer's element."""
+        where = self.expr(index)
+        size = BYTES[buffer.dtype]
+        offset = where.code if size == 1 else f"{where.code} * {size}"
+        if where.code == "0":
+            return Value(buffer.base, "handle")
+        return Value(f"({buffer.base} + {offset})", "handle", where.lane, where.loop)
+
+    def load_memory(self, buffer: Buffer, index: Any) -> Value:
+        if type(index).__name__ == "Ramp":
+            raise self.refuse(f"a vector subscript of {buffer.name}")
+        where = self.address(buffer, index)
+        self.note_memory(buffer.scope, store=False)
+        self.mark()
+        size = BYTES[buffer.dtype]
+        code = f"ld_{buffer.scope}(w, {self.shared_address(buffer.scope, where)}, {size}, 1{self.mask(where)})"
+        return self.typed(Value(code, buffer.dtype, where.lane, where.loop), raw=True)
+
+    def store_memory(self, buffer: Buffer, index: Any, value: Value) -> None:
+        if type(index).__name__ == "Ramp":
+            raise self.refuse(f"a vector subscript of {buffer.name}")
+        where = self.address(buffer, index)
+        self.note_memory(buffer.scope, store=True)
+        self.mark()
+        size = BYTES[buffer.dtype]
+        raw = self.raw(value, buffer.dtype)
+        target = self.shared_address(buffer.scope, where)
+        self.emit(f"st_{buffer.scope}(w, {target}, {raw}, {size}, 1{self.mask(where)})")
+
+    def shared_address(self, space: str, where: Value) -> str:
+        return f"{where.code} - (1 << 40)" if space == "shared" else where.code
+
+    def note_memory(self, space: str, store: bool) -> None:
+        if self.slice is not None:
+            (self.slice.stores if store else self.slice.loads).add(space)
+
+    def mask(self, where: Value | None = None) -> str:
+        """The mask argument of an operation."""
+        if self.context.lane is not None:
+            return ""
+        if self.context.mask is not None:
+            return f", mask={self.context.mask}"
+        return ""
+
+    def typed(self, value: Value, raw: bool = False) -> Value:
+        """Unsigned bits of a load as values of their dtype."""
+        dtype = value.dtype
+        if dtype in ("float16", "float32", "float64"):
+            return Value(f"{value.code}.view({NUMPY[dtype]})", dtype, value.lane, value.loop)
+        if dtype == "bfloat16":
+            return value
+        if dtype in ("int8", "int16", "int32", "int64"):
+            viewed = Value(f"{value.code}.view({NUMPY[dtype]})", dtype, value.lane, value.loop)
+            return self.integer(viewed)
+        if dtype == "bool":
+            return Value(f"({value.code} != 0)", dtype, value.lane, value.loop)
+        return self.integer(value)
+
+    def raw(self, value: Value, dtype: str) -> str:
+        """A value as the unsigned bits of ``dtype``."""
+        unsigned = {1: "np.uint8", 2: "np.uint16", 4: "np.uint32", 8: "np.uint64"}[BYTES[dtype]]
+        if dtype == "bfloat16":
+            return value.code
+        if value.lane or value.loop:
+            if dtype in FLOATS:
+                return f"np.ascontiguousarray({value.code}).view({unsigned})"
+            return f"({value.code}).astype({NUMPY[dtype]}).view({unsigned})"
+        if dtype in FLOATS:
+            return f"{NUMPY[dtype]}({value.code}).view({unsigned})"
+        if dtype == "bool":
+            return f"int({value.code})"
+        return f"wrap({value.code}, {8 * BYTES[dtype]}, False)"
+
+    # --------------------------------------------------------------------------- expressions
+
+    def expr(self, expr: Any) -> Value:
+        handler = getattr(self, "expr_" + type(expr).__name__, None)
+        if handler is None:
+            raise self.refuse(f"the expression {type(expr).__name__}")
+        return handler(expr)
+
+    def expr_IntImm(self, expr: Any) -> Value:
+        dtype = str(expr.ty)
+        if dtype == "bool":
+            return Value(str(bool(expr.value)), dtype)
+        value = int(expr.value)
+        if dtype.startswith("uint") and value < 0:
+            value &= (1 << int(dtype[4:])) - 1
+        return Value(str(value), dtype)
+
+    def expr_FloatImm(self, expr: Any) -> Value:
+        dtype = str(expr.ty)
+        value = float(expr.value)
+        text = repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
+        if dtype == "bfloat16":
+            return Value(f"f32_to_bf16(np.float32({text}))", dtype)
+        return Value(f"{NUMPY[dtype]}({text})", dtype)
+
+    def expr_Var(self, expr: Any) -> Value:
+        found = self.vars.get(_id(expr))
+        if found is None:
+            buffer = self.buffers.get(_id(expr))
+            if buffer is not None and buffer.scope in ("global", "shared"):
+                return Value(buffer.base, "handle")
+            raise self.refuse(f"the variable {expr}")
+        if found.lane and self.context.lane is not None:
+            if found.code == "tid":
+                return Value(f"(w.tid0 + {self.context.lane})", found.dtype)
+            return Value(self.pick(found.code, found.dtype), found.dtype)
+        if found.lane and self.slice is not None and not found.loop:
+            if found.code == "tid":
+                return Value("tidc", found.dtype, lane=True)
+            if found.code not in self._slice_locals():
+                return Value(f"column({found.code})", found.dtype, lane=True)
+        return found
+
+    def _slice_locals(self) -> set[str]:
+        """Names bound inside the slice: they have their axes already."""
+        loop = self.slice
+        assert loop is not None
+        return {self.vars[key].code for key in loop.exprs if key in self.vars}
+
+    def expr_TensorLoad(self, expr: Any) -> Value:
+        buffer = self.buffer_of(expr.source)
+        (index,) = expr.indices
+        if buffer.scope == "local":
+            return self.load_register(buffer, index)
+        if buffer.scope == "tmem":
+            raise self.refuse("a load from tensor memory by subscript")
+        return self.load_memory(buffer, index)
+
+    def binary(self, expr: Any) -> tuple[Value, Value, bool, bool]:
+        a, b = self.expr(expr.a), self.expr(expr.b)
+        return a, b, a.lane or b.lane, a.loop or b.loop
+
+    def arithmetic(self, expr: Any, sign: str) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        dtype = str(expr.ty)
+        if dtype == "bfloat16":
+            code = f"f32_to_bf16(bf16_to_f32({a.code}) {sign} bf16_to_f32({b.code}))"
+            return Value(code, dtype, lane, loop)
+        if sign == "+" and "0" in (a.code, b.code):
+            return b if a.code == "0" else a
+        code = f"({a.code} {sign} {b.code})"
+        if dtype == "uint32":
+            code = f"({code} & 0xFFFFFFFF)"
+        elif dtype == "uint64" and not lane and not loop:
+            code = f"({code} & 0xFFFFFFFFFFFFFFFF)"
+        return Value(code, dtype, lane, loop)
+
+    def expr_Add(self, expr: Any) -> Value:
+        return self.arithmetic(expr, "+")
+
+    def expr_Sub(self, expr: Any) -> Value:
+        return self.arithmetic(expr, "-")
+
+    def expr_Mul(self, expr: Any) -> Value:
+        return self.arithmetic(expr, "*")
+
+    def expr_Div(self, expr: Any) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        dtype = str(expr.ty)
+        if dtype in FLOATS:
+            return self.arithmetic(expr, "/")
+        return Value(f"tdiv({a.code}, {b.code})", dtype, lane, loop)
+
+    def expr_Mod(self, expr: Any) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        return Value(f"tmod({a.code}, {b.code})", str(expr.ty), lane, loop)
+
+    def expr_FloorDiv(self, expr: Any) -> Value:
+        warp = self.facts.warp_uniform(expr)
+        if warp is not None:
+            return Value(warp, str(expr.ty))
+        a, b, lane, loop = self.binary(expr)
+        return Value(f"({a.code} // {b.code})", str(expr.ty), lane, loop)
+
+    def expr_FloorMod(self, expr: Any) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        return Value(f"({a.code} % {b.code})", str(expr.ty), lane, loop)
+
+    def bits(self, expr: Any, sign: str) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        dtype = str(expr.ty)
+        if dtype == "bool":
+            return Value(f"({a.code} {sign} {b.code})", dtype, lane, loop)
+        code = f"({a.code} {sign} {b.code})"
+        if sign == "<<" and dtype in ("int32", "uint32", "uint64", "int64"):
+            width = 8 * BYTES[dtype]
+            if dtype == "uint64" and (lane or loop):
+                return Value(code, dtype, lane, loop)
+            code = f"wrap({code}, {width}, {dtype.startswith('int')})"
+        return Value(code, dtype, lane, loop)
+
+    def expr_BitwiseAnd(self, expr: Any) -> Value:
+        return self.bits(expr, "&")
+
+    def expr_BitwiseOr(self, expr: Any) -> Value:
+        return self.bits(expr, "|")
+
+    def expr_BitwiseXor(self, expr: Any) -> Value:
+        return self.bits(expr, "^")
+
+    def expr_LShift(self, expr: Any) -> Value:
+        return self.bits(expr, "<<")
+
+    def expr_RShift(self, expr: Any) -> Value:
+        warp = self.facts.warp_uniform(expr)
+        if warp is not None:
+            return Value(warp, str(expr.ty))
+        return self.bits(expr, ">>")
+
+    def expr_BitwiseNot(self, expr: Any) -> Value:
+        a = self.expr(expr.a)
+        return Value(f"wrap(~({a.code}), {8 * BYTES[str(expr.ty)]}, {str(expr.ty).startswith('int')})", str(expr.ty), a.lane, a.loop)
+
+    def extreme(self, expr: Any, which: str) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        dtype = str(expr.ty)
+        if dtype == "bfloat16":
+            name = "np.fmin" if which == "min" else "np.fmax"
+            code = f"f32_to_bf16({name}(bf16_to_f32({a.code}), bf16_to_f32({b.code})))"
+            return Value(code, dtype, lane, loop)
+        if dtype in FLOATS:
+            return Value(f"np.f{which}({a.code}, {b.code})", dtype, lane, loop)
+        name = f"np.{which}imum" if lane or loop else which
+        return Value(f"{name}({a.code}, {b.code})", dtype, lane, loop)
+
+    def expr_Min(self, expr: Any) -> Value:
+        return self.extreme(expr, "min")
+
+    def expr_Max(self, expr: Any) -> Value:
+        return self.extreme(expr, "max")
+
+    def compare(self, expr: Any, sign: str) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        if a.dtype == "bfloat16":
+            a = Value(f"bf16_to_f32({a.code})", "float32", a.lane, a.loop)
+            b = Value(f"bf16_to_f32({b.code})", "float32", b.lane, b.loop)
+        return Value(f"({a.code} {sign} {b.code})", "bool", lane, loop)
+
+    def expr_EQ(self, expr: Any) -> Value:
+        return self.compare(expr, "==")
+
+    def expr_NE(self, expr: Any) -> Value:
+        return self.compare(expr, "!=")
+
+    def expr_LT(self, expr: Any) -> Value:
+        return self.compare(expr, "<")
+
+    def expr_LE(self, expr: Any) -> Value:
+        return self.compare(expr, "<=")
+
+    def expr_GT(self, expr: Any) -> Value:
+        return self.compare(expr, ">")
+
+    def expr_GE(self, expr: Any) -> Value:
+        return self.compare(expr, ">=")
+
+    def logic(self, expr: Any, word: str, sign: str) -> Value:
+        a, b, lane, loop = self.binary(expr)
+        code = f"({a.code} {sign} {b.code})" if lane or loop else f"({a.code} {word} {b.code})"
+        return Value(code, "bool", lane, loop)
+
+    def expr_And(self, expr: Any) -> Value:
+        return self.logic(expr, "and", "&")
+
+    def expr_Or(self, expr: Any) -> Value:
+        return self.logic(expr, "or", "|")
+
+    def expr_Not(self, expr: Any) -> Value:
+        a = self.expr(expr.a)
+        code = f"(~{a.code})" if a.lane or a.loop else f"(not {a.code})"
+        return Value(code, "bool", a.lane, a.loop)
+
+    def choose(self, condition: Value, yes: Value, no: Value, dtype: str) -> Value:
+        lane = condition.lane or yes.lane or no.lane
+        loop = condition.loop or yes.loop or no.loop
+        if condition.uniform:
+            return Value(f"({yes.code} if {condition.code} else {no.code})", dtype, lane, loop)
+        return Value(f"np.where({condition.code}, {yes.code}, {no.code})", dtype, lane, loop)
+
+    def expr_Select(self, expr: Any) -> Value:
+        return self.choose(
+            self.expr(expr.condition), self.expr(expr.true_value), self.expr(expr.false_value), str(expr.ty)
+        )  # fmt: skip
+
+    def expr_Cast(self, expr: Any) -> Value:
+        return self.cast(self.expr(expr.value), str(expr.ty))
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """C's conversion of a value to another type; floats round to nearest even."""
+        source = value.dtype
+        if source == dtype:
+            return value
+        many = value.lane or value.loop
+        code = value.code
+        if source == "bfloat16":
+            code, source = f"bf16_to_f32({code})", "float32"
+        if dtype == "bfloat16":
+            if source != "float32":
+                code = f"({code}).astype(np.float32)" if many else f"np.float32({code})"
+            return Value(f"f32_to_bf16({code})", dtype, value.lane, value.loop)
+        if dtype in FLOATS:
+            code = f"({code}).astype({NUMPY[dtype]})" if many else f"{NUMPY[dtype]}({code})"
+            return Value(code, dtype, value.lane, value.loop)
+        if dtype == "bool":
+            return Value(f"({code} != 0)", dtype, value.lane, value.loop)
+        if dtype == "handle":
+            return Value(code, dtype, value.lane, value.loop)
+        if source in FLOATS:
+            code = f"np.trunc({code}).astype(np.int64)" if many else f"int({code})"
+        elif source == "bool":
+            code = f"({code}).astype(np.int64)" if many else f"int({code})"
+        if dtype == "uint64":
+            code = f"({code}).astype(np.uint64)" if many else f"({code} & 0xFFFFFFFFFFFFFFFF)"
+            return Value(code, dtype, value.lane, value.loop)
+        if source == "uint64" and many:
+            code = f"({code}).astype(np.int64)"
+        if BYTES[dtype] < BYTES.get(source, 8) or dtype.startswith("uint") != source.startswith("uint"):
+            if not (dtype == "int64" and source != "uint64"):
+                code = f"wrap({code}, {8 * BYTES[dtype]}, {dtype.startswith('int')})"
+        return Value(code, dtype, value.lane, value.loop)
+
+    def expr_Shuffle(self, expr: Any) -> Value:
+        parts: list[Value] = []
+        for vector in expr.vectors:
+            value = self.expr(vector)
+            parts.extend(value.parts if value.parts is not None else [value])
+        chosen = [parts[int(i.value)] for i in expr.indices]
+        if len(chosen) == 1:
+            return chosen[0]
+        return _vector(chosen, str(expr.ty))
+
+    def expr_StringImm(self, expr: Any) -> Value:
+        return Value(repr(str(expr.value)), "string")
+
+    def expr_Call(self, expr: Any) -> Value:
+        value = self.call(expr, statement=False)
+        if value is None:
+            raise self.refuse(f"{expr.op.name} as an expression")
+        return value
+
+    # --------------------------------------------------------------------------------- calls
+
+    def call(self, call: Any, statement: bool) -> Value | None:
+        name = str(getattr(call.op, "name", call.op))
+        row = table.ROWS.get(name)
+        if row is None:
+            raise self.refuse(_readable(name, call))
+        if self.slice is not None and not row.vectorizable:
+            raise NotVectorizable(name)
+        if name.startswith("tirx.ptx."):
+            return row.emit(self, self.ptx(call, name))
+        return row.emit(self, call)
+
+    def ptx(self, call: Any, name: str) -> PtxCall:
+        """Operands and modifiers of a PTX call, by the names of TVM's instruction table."""
+        from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
+
+        entry = TABLE[name.removeprefix("tirx.ptx.")]
+        args = list(call.args)
+        slots = len(entry.slots)
+        flags = str(args[-1].value).split(",")
+        tokens = [str(a.value) for a in args[len(args) - slots - 1 : -1]]
+        values = args[: len(args) - slots - 1]
+        modifiers = mods(entry, tokens)
+        if any(re.fullmatch(r"s\d+", flag) for flag in flags):
+            raise self.refuse(f"sunk operands of {_readable(name, call)}")
+        operands = {
+            slot.name: values[first : first + lanes]
+            for slot, first, lanes in operand_layout(entry, modifiers)
+        }
+        pred = values[-1] if "pred" in flags else None
+        return PtxCall(name, operands, modifiers, pred, call)
+
+    def blocking(self, code: str) -> None:
+        """Emit an operation that may make the warp wait."""
+        self.mark()
+        name = self.fresh("t")
+        self.emit(f"{name} = {code}")
+        self.emit(f"if {name} is not None: yield {name}")
+
+    def predicated(self, call: PtxCall):
+        """A context in which only the lanes of the call's predicate act."""
+        return _Predicate(self, call.pred)
+
+
+class _Predicate:
+    """Runs emission under ``@p``: a condition for a uniform predicate, else a mask."""
+
+    def __init__(self, t: Translator, pred: Any):
+        self.t = t
+        self.pred = pred
+
+    def __enter__(self) -> None:
+        self.saved = self.t.context
+        self.indent = False
+        if self.pred is None:
+            return
+        value = self.t.expr(self.pred)
+        if value.uniform:
+            self.t.emit(f"if {value.code}:")
+        else:
+            mask = self.t.fresh("m")
+            outer = f" & {self.saved.mask}" if self.saved.mask else ""
+            test = value.code if value.dtype == "bool" else f"({value.code} != 0)"
+            self.t.emit(f"{mask} = {test}{outer}")
+            self.t.emit(f"if {mask}.any():")
+            self.t.context = Context(mask=mask)
+        self.t.depth += 1
+        self.t.emitted_site = None
+        self.t.emit("pass")
+        self.indent = True
+
+    def __exit__(self, *error: Any) -> None:
+        self.t.context = self.saved
+        if self.indent:
+            self.t.depth -= 1
+            self.t.emitted_site = None
+
+
+class _Indent:
+    """An indented block; the site that was current outside is unknown after it."""
+
+    def __init__(self, t: Translator):
+        self.t = t
+
+    def __enter__(self) -> None:
+        self.t.depth += 1
+        self.t.emitted_site = None
+        self.start = len(self.t.lines)
+
+    def __exit__(self, *error: Any) -> None:
+        if len(self.t.lines) == self.start:
+            self.t.emit("pass")
+        self.t.depth -= 1
+        self.t.emitted_site = None
+
+
+# ------------------------------------------------------------------------------------- helpers
+
+
+def _id(node: Any) -> int:
+    """Identity of an IR node: TVM hands out fresh Python objects for one handle."""
+    return analysis.node_id(node)
+
+
+def _source_buffer(data: Any) -> Any:
+    """The buffer that a DeclBuffer's data expression is a plain view of, or None."""
+    if type(data).__name__ == "Call" and "buffer_data" in str(data.op.name):
+        return data.args[0]
+    if type(data).__name__ == "Var":
+        return data
+    return None
+
+
+def _size(buffer: Any) -> int:
+    size = 1
+    for dim in buffer.shape:
+        size *= int(dim.value)
+    return size
+
+
+def _overlap(one: tuple, other: tuple, extent: int) -> bool:
+    """Whether two register spans (first, bytes, step) meet in different iterations."""
+    (a, na, sa), (b, nb, sb) = one, other
+    for i in range(extent):
+        for j in range(extent):
+            if i != j or one != other:
+                lo, hi = a + i * sa, b + j * sb
+                if lo < hi + nb and hi < lo + na:
+                    return True
+    return False
+
+
+def _rows(code: str, count: int) -> str:
+    return code if count > 1 else f"({code})[:, None]"
+
+
+def _vector(parts: list[Value], dtype: str) -> Value:
+    lane, loop = any(p.lane for p in parts), any(p.loop for p in parts)
+    return Value(f"({', '.join(p.code for p in parts)})", dtype, lane, loop, tuple(parts))
+
+
+def _authors(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The places that are not TVM's own library, or all where there is no other."""
+    mine = [p for p in places if "/tvm/" not in p[0].replace("\\", "/")]
+    return mine
+
+
+def _texts(sites: list[list[list[Any]]]) -> dict[str, dict[str, str]]:
+    """The source text of every line that a site names, so that a Program explains itself."""
+    wanted: dict[str, set[int]] = {}
+    for places in sites:
+        for file, line in places:
+            wanted.setdefault(file, set()).add(line)
+    texts: dict[str, dict[str, str]] = {}
+    for file, lines in wanted.items():
+        source = _source_lines(file)
+        texts[file] = {str(n): source[n - 1] for n in sorted(lines) if 0 < n <= len(source)}
+    return texts
+
+
+def _source_lines(file: str) -> list[str]:
+    import linecache
+
+    lines = linecache.getlines(file)  # a notebook's cells are there, and nowhere on disk
+    if lines:
+        return [line.rstrip("\n") for line in lines]
+    try:
+        return Path(file).read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _readable(name: str, call: Any) -> str:
+    """An operation's name as PTX spells it, with its modifiers."""
+    short = name.removeprefix("tirx.")
+    if short.startswith("ptx."):
+        tokens = [str(a.value) for a in call.args if type(a).__name__ == "StringImm"]
+        family = short.removeprefix("ptx.").split("_")[0]
+        return ".".join([family, *[t for t in tokens[:-1] if t]])
+    return short

@@ -1,0 +1,86 @@
+"""The back half: runs a :class:`~mlsys_gpu.sim.program.Program` with NumPy alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_gpu.sim.machine import access, barriers, compute, memory, tensorcore  # noqa: F401
+from mlsys_gpu.sim.machine.core import OPS, execute
+from mlsys_gpu.sim.machine.numerics import STORAGE
+from mlsys_gpu.sim.program import Program
+from mlsys_gpu.sim.report import Report
+
+__all__ = ["OPS", "SCHEDULES", "run"]
+
+SCHEDULES = ("eager", "lazy", "seeded")
+
+
+def run(program: Program, arrays: Any, *, schedule: str, seed: int, checks: bool) -> Report:
+    """Run ``program`` on host arrays, in place.
+
+    Raises ``ValueError`` or ``TypeError`` where an array does not fit its parameter, before
+    anything runs; the message names the parameter, what it takes and what it was given.
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"schedule_seed is a non-negative integer, not {seed!r}")
+    if len(arrays) != len(program.params):
+        names = ", ".join(name for name, _, _ in program.params)
+        raise TypeError(
+            f"{program.name} takes {len(program.params)} tensors ({names}), {len(arrays)} given"
+        )
+    hosts = [
+        host_array(array, *param) for array, param in zip(arrays, program.params, strict=True)
+    ]
+    tensors = [
+        memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape)
+        for i, (host, (name, shape, dtype)) in enumerate(zip(hosts, program.params, strict=True))
+    ]
+    report = execute(program, tensors, schedule, seed, checks)
+    for host, tensor in zip(hosts, tensors, strict=True):
+        if tensor.written:
+            if not host.flags.writeable:
+                raise ValueError(f"{tensor.name} is an output, and its array is read-only")
+            flat = host.reshape(-1).view(np.uint8)
+            flat[:] = tensor.data[: tensor.nbytes]
+    return report
+
+
+def host_array(array: Any, name: str, shape, dtype: str) -> np.ndarray:
+    """A NumPy view of a host array (NumPy, or torch on the CPU) in the storage type of ``dtype``."""
+    if dtype not in STORAGE:
+        raise TypeError(f"{name} has dtype {dtype}, which the simulator does not store")
+    storage = np.dtype(STORAGE[dtype])
+    if type(array).__module__.split(".")[0] == "torch":
+        if array.device.type != "cpu":
+            raise ValueError(
+                f"{name} lies on {array.device}: the simulator takes CPU tensors ({name}.cpu())"
+            )
+        given = str(array.dtype).removeprefix("torch.")
+        if given != dtype:
+            raise TypeError(f"{name} is {given}; the kernel takes {dtype}")
+        if not array.is_contiguous():
+            raise ValueError(f"{name} is not contiguous: pass {name}.contiguous()")
+        import torch
+
+        view = array.detach()
+        host = (view.view(torch.int16) if dtype == "bfloat16" else view).numpy().view(storage)
+    elif isinstance(array, np.ndarray):
+        given = array.dtype.name
+        if given != dtype and not (dtype == "bfloat16" and given == "uint16"):
+            raise TypeError(f"{name} is {given}; the kernel takes {dtype}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not C-contiguous: pass np.ascontiguousarray({name})")
+        host = array.view(storage) if given != storage.name else array
+    else:
+        raise TypeError(
+            f"{name} is a {type(array).__name__}; the simulator takes NumPy arrays and torch tensors"
+        )
+    if tuple(host.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(host.shape)}; the kernel takes {tuple(shape)}")
+    if host.size == 0:
+        raise ValueError(f"{name} has no elements")
+    return host

@@ -1,0 +1,398 @@
+"""Loads and stores of threads, and the happens-before checks of everyone's accesses.
+
+Generated code calls :func:`ld_global`, :func:`st_global`, :func:`ld_shared`, :func:`st_shared` and
+their generic forms. Addresses are an integer (all lanes the same) or an int64 array whose first
+axis is the lane; a second axis appears where a loop over registers became a slice. Values are
+unsigned integers of the access's element size, with a last axis for vector accesses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_gpu.sim.machine import memory
+from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, SITE_MASK, unseen
+from mlsys_gpu.sim.machine.core import Cta, Stop, Warp, op
+
+_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+ORDER_FIX = (
+    "order the two: a CTA barrier (T.cuda.cta_sync()) or an mbarrier between them, which the "
+    "writer reaches after its write and the reader before its read"
+)
+PROXY_FIX = (
+    "after writing shared memory with threads, execute T.ptx.fence.proxy.async_.shared__cta() and "
+    "then the barrier that hands the data over; the tensor core and the copy engine read through "
+    "the async proxy, which sees threads' writes only past that fence"
+)
+
+
+# ------------------------------------------------------------------------------- global memory
+
+
+def _tensor(w: Warp, address: int, what: str) -> memory.Tensor:
+    index = (address >> memory.SPACE_BITS) - memory.FIRST_TENSOR
+    if not 0 <= index < len(w.machine.tensors):
+        w.machine.report(
+            "out-of-bounds",
+            w,
+            f"{what} address {address:#x} belongs to no tensor",
+            memory="global memory",
+            fix="compute the address from a kernel argument",
+        )
+        raise Stop
+    return w.machine.tensors[index]
+
+
+def _outside(w: Warp, tensor: memory.Tensor, offsets, width: int, mask, what: str) -> Stop:
+    flat = np.asarray(offsets).reshape(-1)
+    bad = flat[(flat < 0) | (flat + width > tensor.nbytes)]
+    first = int(bad[0])
+    size = " x ".join(str(n) for n in tensor.shape)
+    if first < 0:
+        where = f"{-first} bytes before its start"
+    else:
+        where = f"at byte {first}, {first + width - tensor.nbytes} bytes past its end"
+    w.machine.report(
+        "out-of-bounds",
+        w,
+        f"{what} of {width} bytes outside {tensor.name} ({size}, {tensor.nbytes} bytes): {where}",
+        memory=f"global memory, tensor {tensor.name}",
+        threads=w.threads(mask),
+        fix=(
+            f"keep the tile inside {tensor.name}: check the grid's extent, and the offset that the "
+            "tile's coordinates give"
+        ),
+    )
+    return Stop()
+
+
+def _misaligned(w: Warp, offsets, width: int, mask, what: str, where: str) -> Stop:
+    flat = np.asarray(offsets).reshape(-1)
+    first = int(flat[flat % width != 0][0])
+    w.machine.report(
+        "misaligned",
+        w,
+        f"{what} of {width} bytes at byte {first}, which {width} does not divide",
+        memory=where,
+        threads=w.threads(mask),
+        fix=f"align the address to {width} bytes, or use a narrower access",
+    )
+    return Stop()
+
+
+def _span(w: Warp, address, width: int, mask, what: str):
+    """The tensor and offsets (bytes) of an access, in bounds and aligned, or a finding."""
+    if isinstance(address, np.ndarray):
+        base = int(address.flat[0]) >> memory.SPACE_BITS << memory.SPACE_BITS
+        tensor = _tensor(w, base, what)
+        offsets = address - base
+        low, high = int(offsets.min()), int(offsets.max())
+    else:
+        tensor = _tensor(w, address, what)
+        offsets = address & memory.OFFSET_MASK
+        low = high = offsets
+    if low < 0 or high + width > tensor.nbytes:
+        raise _outside(w, tensor, offsets, width, mask, what)
+    if width > 1 and np.bitwise_and(offsets, width - 1).any():
+        raise _misaligned(w, offsets, width, mask, what, f"global memory, tensor {tensor.name}")
+    return tensor, offsets
+
+
+@op
+def ld_global(w: Warp, address, size: int, lanes: int, mask=None):
+    """Load ``lanes`` elements of ``size`` bytes from global memory."""
+    width = size * lanes
+    if mask is not None and isinstance(address, np.ndarray):
+        full, address = address, _active(address, mask)
+        tensor, offsets = _span(w, address, width, mask, "load")
+        return _spread(tensor.view(size, lanes)[offsets // width], full.shape, mask, lanes)
+    tensor, offsets = _span(w, address, width, mask, "load")
+    w.machine.count("global_load_bytes", width * np.size(offsets))
+    w.machine.count("global_load_instructions", max(1, np.size(offsets) // 32))
+    return tensor.view(size, lanes)[offsets // width]
+
+
+@op
+def st_global(w: Warp, address, value, size: int, lanes: int, mask=None) -> None:
+    """Store ``lanes`` elements of ``size`` bytes to global memory."""
+    width = size * lanes
+    if mask is not None:
+        address, value = _select(address, value, mask, lanes)
+        if np.size(address) == 0:
+            return
+    tensor, offsets = _span(w, address, width, mask, "store")
+    w.machine.count("global_store_bytes", width * np.size(offsets))
+    w.machine.count("global_store_instructions", max(1, np.size(offsets) // 32))
+    tensor.view(size, lanes)[offsets // width] = value
+    tensor.written = True
+    if w.checks:
+        wide = width == 16
+        index = offsets >> 4 if wide else _words(offsets, width)
+        clash, other = tensor.note_write(index, wide, w.cta.index)
+        if clash:
+            grid = w.machine.program.launch["grid"]
+            block = (other % grid[0], other // grid[0] % grid[1])
+            place = tensor.element(int(np.asarray(offsets).reshape(-1)[0]))
+            w.machine.report(
+                "race-global",
+                w,
+                f"CTA {w.cta.label()} writes {place}, "
+                + (f"which CTA {block} has written too" if other >= 0 else "as others have"),
+                memory=f"global memory, tensor {tensor.name}",
+                fix="give every CTA its own tile: check how the tile's offsets follow from blockIdx",
+                key=tensor.name,
+            )
+
+
+# ------------------------------------------------------------------------------- shared memory
+
+
+def _shared(w: Warp, address, width: int, mask, what: str):
+    """The CTA and byte offsets of a shared-memory access, in bounds and aligned."""
+    if isinstance(address, np.ndarray):
+        rank = int(address.flat[0]) >> memory.RANK_BITS
+        offsets = address - (rank << memory.RANK_BITS)
+        low, high = int(offsets.min()), int(offsets.max())
+    else:
+        address = int(address)
+        rank, offsets = address >> memory.RANK_BITS, address & memory.SHARED_OFFSET
+        low = high = offsets
+    ctas = w.cluster.ctas
+    if not 0 <= rank < len(ctas) or low < memory.RESERVED_SHARED or high + width > ctas[rank].shared.size:
+        first = low if low < memory.RESERVED_SHARED else high
+        size = ctas[min(max(rank, 0), len(ctas) - 1)].shared.size - memory.RESERVED_SHARED
+        w.machine.report(
+            "out-of-bounds",
+            w,
+            f"{what} of {width} bytes at byte {first - memory.RESERVED_SHARED} of shared memory "
+            f"(rank {rank} of a cluster of {len(ctas)}), which holds {size} bytes",
+            memory="shared memory",
+            threads=w.threads(mask),
+            fix="keep the index inside its buffer, and the buffer inside what the pool commits",
+        )
+        raise Stop
+    if width > 1 and np.bitwise_and(offsets, width - 1).any():
+        raise _misaligned(w, offsets, width, mask, what, "shared memory")
+    return ctas[rank], offsets
+
+
+@op
+def ld_shared(w: Warp, address, size: int, lanes: int, mask=None):
+    """Load ``lanes`` elements of ``size`` bytes from shared memory (32-bit shared addresses)."""
+    width = size * lanes
+    full = None
+    if mask is not None and isinstance(address, np.ndarray):
+        full, address = address, _active(address, mask)
+    cta, offsets = _shared(w, address, width, mask, "load")
+    w.machine.count("shared_load_bytes", width * np.size(offsets))
+    if w.checks:
+        wide = width == 16
+        generic_read(w, cta, offsets >> 4 if wide else _words(offsets, width), wide, mask)
+    value = cta.shared.view(size, lanes)[offsets // width]
+    return value if full is None else _spread(value, full.shape, mask, lanes)
+
+
+@op
+def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None) -> None:
+    """Store ``lanes`` elements of ``size`` bytes to shared memory (32-bit shared addresses)."""
+    width = size * lanes
+    if mask is not None:
+        address, value = _select(address, value, mask, lanes)
+        if np.size(address) == 0:
+            return
+    cta, offsets = _shared(w, address, width, mask, "store")
+    w.machine.count("shared_store_bytes", width * np.size(offsets))
+    if w.checks:
+        wide = width == 16
+        generic_write(w, cta, offsets >> 4 if wide else _words(offsets, width), wide, mask)
+    cta.shared.view(size, lanes)[offsets // width] = value
+    cta.version += 1
+
+
+@op
+def ld_generic(w: Warp, address, size: int, lanes: int, mask=None):
+    """Load through a generic address: its space decides."""
+    first = int(address.flat[0]) if isinstance(address, np.ndarray) else address
+    if first >> memory.SPACE_BITS == memory.SHARED_SPACE:
+        return ld_shared(w, address - memory.SHARED_TAG, size, lanes, mask)
+    return ld_global(w, address, size, lanes, mask)
+
+
+@op
+def st_generic(w: Warp, address, value, size: int, lanes: int, mask=None) -> None:
+    """Store through a generic address: its space decides."""
+    first = int(address.flat[0]) if isinstance(address, np.ndarray) else address
+    if first >> memory.SPACE_BITS == memory.SHARED_SPACE:
+        st_shared(w, address - memory.SHARED_TAG, value, size, lanes, mask)
+    else:
+        st_global(w, address, value, size, lanes, mask)
+
+
+def _active(address: np.ndarray, mask) -> np.ndarray:
+    """The addresses of the lanes in the mask (first axis)."""
+    if address.shape[0] == 1:
+        return address
+    return address[mask]
+
+
+def _select(address, value, mask, lanes: int):
+    """Addresses and values of the lanes in the mask."""
+    count = int(mask.sum())
+    if not isinstance(address, np.ndarray):
+        if isinstance(value, np.ndarray) and value.ndim > (lanes > 1):
+            value = value[mask][-1]  # one of the lanes' stores wins
+        return (address, value) if count else (np.empty(0, dtype=np.int64), value)
+    if address.shape[0] != 1:
+        address = address[mask]
+    if isinstance(value, np.ndarray) and value.ndim > (lanes > 1) and value.shape[0] == 32:
+        value = value[mask]
+    return address, value
+
+
+def _spread(value: np.ndarray, shape, mask, lanes: int) -> np.ndarray:
+    """Loaded values back at their lanes; the others hold zero, which nobody reads."""
+    full = np.zeros((*shape, lanes) if lanes > 1 else shape, dtype=value.dtype)
+    full[mask] = value
+    return full
+
+
+def _words(offsets, width: int):
+    """Indices of the 4-byte words that accesses of ``width`` bytes touch."""
+    first = offsets >> 2
+    if width <= 4:
+        return first
+    return np.asarray(first)[..., None] + np.arange(width // 4)
+
+
+# ---------------------------------------------------------------------------- happens-before
+
+
+def generic_read(w: Warp, cta: Cta, index, wide: bool, mask=None) -> None:
+    """Check and record a read of shared memory by threads of a warp."""
+    shadow = cta.shadow
+    own = shadow.reader(w.agent)
+    if not wide:
+        shadow = shadow.flat()
+        own = own.reshape(-1)
+    before = np.asarray(shadow.writer[index])
+    if not before.all():
+        uninitialised(w, cta, index, wide, before == 0, "a load", mask)
+    bad = unseen(before, w.clock[0])
+    if bad is not None:
+        race(w, cta, index, wide, before, bad, "read", "write", w.agent, w.s, mask)
+    own[index] = w.now | w.s
+
+
+def generic_write(w: Warp, cta: Cta, index, wide: bool, mask=None) -> None:
+    """Check and record a write of shared memory by threads of a warp."""
+    shadow = cta.shadow if wide else cta.shadow.flat()
+    before = np.asarray(shadow.writer[index])
+    bad = unseen(before, w.clock[0])
+    if bad is not None:
+        race(w, cta, index, wide, before, bad, "write", "write", w.agent, w.s, mask)
+    for agent, stamps in shadow.readers.items():
+        if agent != w.agent:
+            read = np.asarray(stamps[index])
+            bad = unseen(read, w.clock[0])
+            if bad is not None:
+                race(w, cta, index, wide, read, bad, "write", "read", w.agent, w.s, mask)
+    shadow.writer[index] = w.now | w.s
+
+
+def async_read(w: Warp, cta: Cta, index, clock, agent: int, now: int, site: int, what: str) -> bool:
+    """Check and record a read of 16-byte rows of shared memory by an engine working for ``w``.
+
+    ``clock`` is the issuer's at the issue; returns False where a fault was reported.
+    """
+    shadow = cta.shadow
+    before = shadow.writer[index]
+    clean = True
+    if not before.all():
+        uninitialised(w, cta, index, True, before == 0, what, None, site=site)
+        clean = False
+    bad = unseen(before, clock[0])
+    if bad is not None:
+        race(w, cta, index, True, before, bad, "read", "write", agent, site, None)
+        clean = False
+    elif unseen(before, clock[1]) is not None:
+        hidden = unseen(before, clock[1])
+        generic = ~w.cluster.agents.asynchronous[before >> AGENT_SHIFT]
+        hidden = hidden & generic
+        if hidden.any():
+            proxy(w, cta, index, before, hidden, what, site)
+            clean = False
+    shadow.reader(agent)[index] = now | site
+    return clean
+
+
+def _first(index, bad: np.ndarray, wide: bool) -> int:
+    """Byte offset of the first fault in an access."""
+    where = np.argwhere(bad)[0]
+    rows = np.asarray(index)
+    if wide:
+        row = rows[tuple(where[:-1])] if rows.ndim else rows
+        return int(row) * 16 + int(where[-1]) * 4
+    word = rows[tuple(where)] if rows.ndim else rows
+    return int(word) * 4
+
+
+def _stamp_at(stamps: np.ndarray, bad: np.ndarray) -> tuple[int, int]:
+    """Agent and site of the first stamp that was not seen."""
+    value = int(stamps[bad].flat[0])
+    return value >> AGENT_SHIFT, value & SITE_MASK
+
+
+def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask) -> None:
+    """Report two unordered accesses to shared memory."""
+    machine = w.machine
+    other, other_site = _stamp_at(stamps, bad)
+    agents = w.cluster.agents
+    where = cta.region(_first(index, bad, wide))
+    verb = {"read": "reads", "write": "writes"}
+    past = {"read": "read", "write": "wrote"}
+    place = machine.program.location(other_site)
+    machine.report(
+        "race-smem",
+        w,
+        f"{agents.name(agent)} {verb[now]} {where}, which {agents.name(other)} {past[before]} "
+        f"at {place}, and nothing orders the two",
+        memory=f"{where}, {int(bad.sum())} word{'s' * (int(bad.sum()) != 1)} in all",
+        threads=w.threads(mask),
+        fix=ORDER_FIX,
+        site=site,
+        related=[(f"the {before}", place)],
+        key=(now, before),
+    )
+
+
+def proxy(w, cta, index, stamps, bad, what: str, site: int) -> None:
+    """Report a generic write that an engine reads without a proxy fence between."""
+    machine = w.machine
+    other, other_site = _stamp_at(stamps, bad)
+    where = cta.region(_first(index, bad, True))
+    place = machine.program.location(other_site)
+    machine.report(
+        "missing-proxy-fence",
+        w,
+        f"{what} reads {where}, which {w.cluster.agents.name(other)} wrote with ordinary stores; "
+        "a barrier orders the two, but no fence.proxy.async makes the write visible to the engine",
+        memory=where,
+        fix=PROXY_FIX,
+        site=site,
+        related=[("the write", place)],
+    )
+
+
+def uninitialised(w, cta, index, wide, bad, what: str, mask, site: int | None = None) -> None:
+    """Report a read of shared memory that nothing has written."""
+    where = cta.region(_first(index, bad, wide))
+    w.machine.report(
+        "uninitialised-read",
+        w,
+        f"{what} reads {where}, which nothing has written",
+        memory=f"{where}, {int(bad.sum())} words in all",
+        threads=w.threads(mask),
+        fix="write it first, and order the write before this read",
+        site=site,
+    )

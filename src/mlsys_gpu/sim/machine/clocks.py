@@ -1,0 +1,99 @@
+"""Vector clocks: who has seen whose work.
+
+Every *agent* of a cluster has a component: each warp, and each asynchronous unit that works for
+it (its tensor-memory loads and stores, its tcgen05 pipe, its warpgroup's wgmma, its bulk copies),
+and each mbarrier for the copies that complete on it. An access is stamped with its agent and the
+agent's clock; it is ordered before another thread's access if that thread's clock for the agent
+has reached the stamp.
+
+A warp carries two rows. Row 0 is ordinary happens-before. Row 1 holds what is also visible to the
+*async proxy* (PTX ISA, "Proxies"): generic writes enter it only through ``fence.proxy.async``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: Units that work for a warp, in the order of their components behind the warp's own.
+UNITS = ("warp", "tmem_load", "tmem_store", "tcgen05", "wgmma", "bulk_read", "bulk", "cp_async")
+UNIT = {name: i for i, name in enumerate(UNITS)}
+
+#: mbarriers of one CTA that can have a component of their own.
+MAX_BARRIERS = 64
+
+#: A stamp is ``agent << 48 | clock << 16 | site``: who, when, and at which place in the source.
+AGENT_SHIFT = 48
+CLOCK_SHIFT = 16
+SITE_MASK = (1 << CLOCK_SHIFT) - 1
+CLOCK_MASK = (1 << (AGENT_SHIFT - CLOCK_SHIFT)) - 1
+
+NAMES = {
+    "warp": "warp {w}",
+    "tmem_load": "tcgen05.ld of warp {w}",
+    "tmem_store": "tcgen05.st of warp {w}",
+    "tcgen05": "the tensor core, for warp {w}",
+    "wgmma": "the tensor core, for warpgroup {g}",
+    "bulk_read": "bulk copies of warp {w}",
+    "bulk": "bulk copies of warp {w}",
+    "cp_async": "cp.async of warp {w}",
+}
+
+
+class Agents:
+    """Numbering of a cluster's agents; agent 0 is the host, whose writes everyone has seen."""
+
+    def __init__(self, ctas: int, warps: int):
+        self.warps = warps
+        self.per_cta = len(UNITS) * warps + MAX_BARRIERS
+        self.count = 1 + ctas * self.per_cta
+        #: Whether an agent belongs to the async proxy (indexable by agent).
+        self.asynchronous = np.zeros(self.count, dtype=bool)
+        for cta in range(ctas):
+            base = 1 + cta * self.per_cta
+            for warp in range(warps):
+                for unit in ("tcgen05", "wgmma", "bulk_read", "bulk"):
+                    self.asynchronous[base + warp * len(UNITS) + UNIT[unit]] = True
+            self.asynchronous[base + warps * len(UNITS) : base + self.per_cta] = True
+
+    def of(self, cta: int, warp: int, unit: str = "warp") -> int:
+        return 1 + cta * self.per_cta + warp * len(UNITS) + UNIT[unit]
+
+    def barrier(self, cta: int, index: int) -> int:
+        return 1 + cta * self.per_cta + self.warps * len(UNITS) + index
+
+    def name(self, agent: int) -> str:
+        """The agent in a reader's words."""
+        if agent == 0:
+            return "the host"
+        cta, rest = divmod(agent - 1, self.per_cta)
+        if rest >= self.warps * len(UNITS):
+            return "a copy engine"
+        warp, unit = divmod(rest, len(UNITS))
+        return NAMES[UNITS[unit]].format(w=warp, g=warp // 4)
+
+    def clock(self) -> np.ndarray:
+        """A fresh clock of shape ``[2, agents]``: it has seen the host."""
+        clock = np.zeros((2, self.count), dtype=np.int64)
+        clock[:, 0] = CLOCK_MASK
+        return clock
+
+
+def join(into: np.ndarray, other: np.ndarray) -> None:
+    """``into`` has now seen all that ``other`` has."""
+    np.maximum(into, other, out=into)
+
+
+def stamp(agent: int, clock: int, site: int = 0) -> int:
+    """One integer for an access: who, when, where in the source."""
+    return agent << AGENT_SHIFT | clock << CLOCK_SHIFT | site
+
+
+def unseen(stamps: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
+    """Which of the stamps a clock (one row, by agent) has not seen; None where it has seen all."""
+    first = int(stamps.flat[0])
+    if first == int(stamps.max()) == int(stamps.min()):
+        if (first >> CLOCK_SHIFT) & CLOCK_MASK <= int(clock[first >> AGENT_SHIFT]):
+            return None
+        return np.ones(stamps.shape, dtype=bool)
+    bad = ((stamps >> CLOCK_SHIFT) & CLOCK_MASK) > clock[stamps >> AGENT_SHIFT]
+    return bad if bad.any() else None

@@ -1,0 +1,153 @@
+"""Arithmetic helpers, votes and shuffles that generated code calls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_gpu.sim.machine import memory, numerics
+from mlsys_gpu.sim.machine.core import OPS, Stop, Warp, op
+
+OPS["bf16_to_f32"] = numerics.bf16_to_f32
+OPS["f32_to_bf16"] = numerics.f32_to_bf16
+OPS["f32_to_f16"] = numerics.f32_to_f16
+OPS["POISON"] = numerics.POISON
+
+
+@op
+def fresh(count: int, dtype: str) -> np.ndarray:
+    """Registers of a local array, ``[32, count]``: floats hold the poison NaN, integers zero."""
+    storage = np.dtype(numerics.STORAGE[dtype])
+    if dtype == "float32":
+        return np.full((32, count), numerics.POISON, dtype=np.uint32).view(np.float32)
+    if dtype == "bfloat16":
+        return np.full((32, count), 0x7FFF, dtype=np.uint16)
+    if storage.kind == "f":
+        return np.full((32, count), np.nan, dtype=storage)
+    return np.zeros((32, count), dtype=storage)
+
+
+@op
+def tdiv(a, b):
+    """C's integer division: truncated towards zero."""
+    quotient = np.abs(a) // np.abs(b)
+    signed = np.where((np.asarray(a) < 0) != (np.asarray(b) < 0), -quotient, quotient)
+    return signed if np.ndim(signed) else signed.item()
+
+
+@op
+def tmod(a, b):
+    """C's remainder: the sign of the dividend."""
+    return a - b * tdiv(a, b)
+
+
+@op
+def wrap(value, bits: int, signed: bool):
+    """An integer wrapped to ``bits`` bits."""
+    if isinstance(value, np.ndarray) and value.dtype == np.uint64 and not signed:
+        return value if bits == 64 else value & np.uint64((1 << bits) - 1)
+    value = value & ((1 << bits) - 1)
+    if not signed:
+        return value
+    half = 1 << (bits - 1)
+    return (value ^ half) - half
+
+
+@op
+def vote_any(w: Warp, predicate, mask=None) -> bool:
+    """``vote.sync.any``."""
+    return bool(np.any(predicate if mask is None else np.asarray(predicate) & mask))
+
+
+@op
+def vote_all(w: Warp, predicate, mask=None) -> bool:
+    """``vote.sync.all``."""
+    return bool(np.all(predicate if mask is None else np.asarray(predicate) | ~mask))
+
+
+@op
+def ballot(w: Warp, predicate, mask=None) -> int:
+    """``vote.sync.ballot``: bit i is lane i's predicate."""
+    lanes = np.broadcast_to(np.asarray(predicate, dtype=bool), (32,))
+    if mask is not None:
+        lanes = lanes & mask
+    return int((lanes.astype(np.int64) << np.arange(32)).sum())
+
+
+@op
+def shuffle(w: Warp, value, source, mode: str, width: int = 32):
+    """``shfl.sync``: each lane's value from another lane, within segments of ``width`` lanes.
+
+    ``idx`` reads lane ``source``, ``up`` and ``down`` lane ∓ ``source``, ``bfly`` lane XOR
+    ``source``; out of the segment a lane keeps its own.
+    """
+    lanes = np.arange(32)
+    values = np.broadcast_to(np.asarray(value), (32,))
+    start = lanes // width * width
+    if mode == "idx":
+        lane = start + np.asarray(source) % width
+    elif mode == "up":
+        lane = lanes - source
+        lane = np.where(lane < start, lanes, lane)
+    elif mode == "down":
+        lane = lanes + source
+        lane = np.where(lane >= start + width, lanes, lane)
+    else:
+        lane = lanes ^ source
+        lane = np.where(lane >= start + width, lanes, lane)
+    return values[lane]
+
+
+@op
+def leader(mask) -> int:
+    """The lane that ``elect.sync`` elects: the lowest active one."""
+    return 0 if mask is None else int(np.argmax(mask))
+
+
+@op
+def set_lane(value, lane: int, new):
+    """A variable of 32 values with one lane's replaced."""
+    values = np.array(np.broadcast_to(np.asarray(value), (32,)))
+    values[lane] = new
+    return values
+
+
+@op
+def column(value):
+    """A value of 32 lanes as a column, to meet a loop's axis; scalars as they are."""
+    return value[:, None] if isinstance(value, np.ndarray) and value.ndim == 1 else value
+
+
+@op
+def mapa(w: Warp, address, rank):
+    """``mapa``: the shared address of the same offset in the CTA of another rank."""
+    window = memory.SHARED_OFFSET
+    if isinstance(address, np.ndarray):
+        tag = address & ~np.int64((1 << 32) - 1)
+    else:
+        tag = address >> memory.SPACE_BITS << memory.SPACE_BITS
+    low, high = np.min(rank), np.max(rank)
+    if low < 0 or high >= w.cluster.size:
+        w.machine.report(
+            "out-of-bounds",
+            w,
+            f"mapa asks for CTA rank {int(high if low >= 0 else low)} of a cluster of "
+            f"{w.cluster.size}",
+            memory="distributed shared memory",
+            fix="name a rank below the cluster's size",
+        )
+        raise Stop
+    return tag | rank << memory.RANK_BITS | (address & window)
+
+
+@op
+def one_lane(w: Warp, what: str, lane: int) -> None:
+    """A warp-wide operation was reached by one lane alone."""
+    w.machine.report(
+        "divergent-collective",
+        w,
+        f"{what} is reached by one of the warp's 32 threads",
+        memory="",
+        threads=w.threads(lane),
+        fix="move it out of the branch that only one lane takes",
+    )
+    raise Stop

@@ -1,0 +1,495 @@
+"""The machine: clusters of CTAs of warps, run as coroutines, with asynchronous engines beside them.
+
+A warp is a generator made from the Program's source. It runs until it must wait, and then yields a
+:class:`Waiting`; whoever fulfils the condition puts it back among the runnable warps. Engines are
+FIFO :class:`Pipe` objects whose entries take effect after their issue, when the schedule says:
+
+* ``eager``: at once, when they are issued;
+* ``lazy``: not before every warp of the cluster waits (or a warp waits for just this effect);
+* ``seeded``: at any moment between, drawn from the seed, as is which warp runs next.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlsys_gpu.sim.machine import memory
+from mlsys_gpu.sim.machine.clocks import UNITS, Agents, stamp
+from mlsys_gpu.sim.program import Program
+from mlsys_gpu.sim.report import Finding, Location, Report
+
+LANES = np.arange(32, dtype=np.int64)
+
+#: Runtime functions that generated code calls, by name.
+OPS: dict[str, Callable[..., Any]] = {}
+
+
+def op(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a runtime function under its name."""
+    OPS[function.__name__] = function
+    return function
+
+
+class Stop(Exception):
+    """The simulation cannot go on; the finding that says why has been reported."""
+
+
+class Waiting:
+    """What a warp waits for: the reader's words, and the object (a barrier, …) it waits on."""
+
+    __slots__ = ("describe", "kind", "target")
+
+    def __init__(self, kind: str, target: Any, describe: Callable[[], str]):
+        self.kind = kind
+        self.target = target
+        self.describe = describe
+
+
+class Pipe:
+    """Work that an engine has accepted and not yet done, in the order in which it will be done."""
+
+    __slots__ = ("cluster", "entries", "name")
+
+    def __init__(self, cluster: Cluster, name: str):
+        self.cluster = cluster
+        self.name = name
+        self.entries: deque[Callable[[], None]] = deque()
+
+    def submit(self, effect: Callable[[], None]) -> None:
+        """Accept work; under the eager schedule it is done now."""
+        if self.cluster.eager:
+            effect()
+            return
+        if not self.entries:
+            self.cluster.busy[self] = None
+        self.entries.append(effect)
+
+    def deliver(self) -> None:
+        """Let the oldest entry take effect."""
+        effect = self.entries.popleft()
+        if not self.entries:
+            del self.cluster.busy[self]
+        effect()
+
+    def drain(self) -> None:
+        """Let all entries take effect."""
+        while self.entries:
+            self.deliver()
+
+
+class Warp:
+    """32 threads: identity, clock, the current site, and what is still under way for them."""
+
+    def __init__(self, cta: Cta, index: int, threads: int):
+        self.cta = cta
+        self.cluster = cta.cluster
+        self.machine = cta.cluster.machine
+        self.checks = self.machine.checks
+        self.id = index
+        self.block = cta.block
+        self.rank = cta.rank
+        self.base = cta.rank << memory.RANK_BITS
+        self.tid0 = 32 * index
+        self.lanes = LANES
+        self.tid = LANES + 32 * index
+        self.active = min(32, threads - 32 * index)
+        self.s = 0  # the current site
+        agents = self.cluster.agents
+        self.agent = agents.of(cta.rank, index)
+        self.unit = {unit: agents.of(cta.rank, index, unit) for unit in UNITS}
+        self.clock = agents.clock()
+        self.clock[:, self.agent] = 1
+        self.now = stamp(self.agent, 1)  # the stamp of an access made now, but for its site
+        self.waiting: Waiting | None = None
+        self.exited = False
+        self.code: Any = None
+        self.state: dict[str, Any] = {}  # per-family state, by family
+
+    def tick(self) -> None:
+        """Start a new moment: what comes now is not covered by what was released before."""
+        value = int(self.clock[0, self.agent]) + 1
+        self.clock[:, self.agent] = value
+        self.now = stamp(self.agent, value)
+
+    def release(self) -> np.ndarray:
+        """The clock to publish with a release operation; later accesses are not covered by it."""
+        published = self.clock.copy()
+        self.tick()
+        return published
+
+    def acquire(self, clock: np.ndarray) -> None:
+        np.maximum(self.clock, clock, out=self.clock)
+
+    def name(self) -> str:
+        first = f"warp {self.id}"
+        return first if self.cluster.size == 1 else f"{first} of CTA rank {self.rank}"
+
+    def threads(self, mask: Any = None) -> str:
+        """The threads in a reader's words, for findings."""
+        place = f" of CTA {self.cta.label()}"
+        if mask is None or (hasattr(mask, "all") and mask.all()):
+            return f"warp {self.id} (threads {self.tid0}-{self.tid0 + 31}){place}"
+        if isinstance(mask, (int, np.integer)):
+            return f"thread {self.tid0 + int(mask)} (warp {self.id}, lane {int(mask)}){place}"
+        lanes = [int(i) for i in np.flatnonzero(mask)]
+        return f"warp {self.id}, lanes {ranges(lanes)}{place}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """``[0, 1, 2, 5]`` as ``0-2, 5``."""
+    parts: list[str] = []
+    start = previous = None
+    for n in numbers:
+        if previous is not None and n == previous + 1:
+            previous = n
+            continue
+        if start is not None:
+            parts.append(f"{start}-{previous}" if previous != start else str(start))
+        start = previous = n
+    if start is not None:
+        parts.append(f"{start}-{previous}" if previous != start else str(start))
+    return ", ".join(parts)
+
+
+class Cta:
+    """A CTA: its block index, shared memory, barriers, and (from its families) tensor memory."""
+
+    def __init__(self, cluster: Cluster, rank: int, block: tuple[int, int, int]):
+        self.cluster = cluster
+        self.machine = cluster.machine
+        self.rank = rank
+        self.block = block
+        program = self.machine.program
+        grid = program.launch["grid"]
+        self.index = block[0] + grid[0] * (block[1] + grid[1] * block[2])
+        size = memory.RESERVED_SHARED + program.launch["shared_bytes"] + program.static_shared
+        size = (size + 15) // 16 * 16
+        self.shared = memory.Linear(np.full(size, 0xFF, dtype=np.uint8))
+        self.shadow = memory.Shadow((size // 16, 4)) if self.machine.checks else None
+        self.version = 0  # counts writes to shared memory, for caches of decoded tiles
+        self.barriers: dict[int, Any] = {}  # mbarriers by offset
+        self.named: dict[int, Any] = {}  # named barriers by id
+        self.state: dict[str, Any] = {}
+        threads = program.launch["threads"]
+        self.warps = [Warp(self, i, threads) for i in range((threads + 31) // 32)]
+
+    def label(self) -> str:
+        x, y, z = self.block
+        return f"({x}, {y})" if z == 0 else f"({x}, {y}, {z})"
+
+    def region(self, offset: int) -> str:
+        """What the author put at a shared-memory offset, in the reader's words."""
+        at = offset - memory.RESERVED_SHARED
+        for name, start, nbytes, shape, dtype in self.machine.program.regions:
+            if start <= at < start + nbytes:
+                item = nbytes // max(1, int(np.prod(shape)))
+                inner = (at - start) // max(1, item)
+                if len(shape) <= 1:
+                    return f"{name}[{inner}] ({dtype}, shared memory byte {at})"
+                return f"{name} + {at - start} bytes (shared memory byte {at})"
+        return f"shared memory byte {at}"
+
+
+class Cluster:
+    """The CTAs that run together, their agents, engines and scheduler."""
+
+    def __init__(self, machine: Machine, origin: tuple[int, int, int]):
+        self.machine = machine
+        launch = machine.program.launch
+        cx, cy, cz = launch["cluster"]
+        self.shape = (cx, cy, cz)
+        self.size = cx * cy * cz
+        self.eager = machine.schedule == "eager"
+        warps = (launch["threads"] + 31) // 32
+        self.agents = Agents(self.size, warps)
+        self.busy: dict[Pipe, None] = {}
+        self.runnable: deque[Warp] = deque()
+        self.state: dict[str, Any] = {}
+        ox, oy, oz = origin
+        self.ctas = []
+        for rank in range(self.size):
+            x, rest = rank % cx, rank // cx
+            block = (ox + x, oy + rest % cy, oz + rest // cy)
+            self.ctas.append(Cta(self, rank, block))
+
+    def wake(self, warp: Warp) -> None:
+        warp.waiting = None
+        self.runnable.append(warp)
+
+    def run(self) -> None:
+        """Run all warps to their ends, delivering engines' effects as the schedule says."""
+        machine = self.machine
+        kernel, rng = machine.kernel, machine.rng
+        warps = [w for cta in self.ctas for w in cta.warps]
+        for warp in warps:
+            warp.code = kernel(warp)
+        order = list(warps)
+        if rng is not None:
+            rng.shuffle(order)
+        self.runnable.extend(order)
+        live = len(warps)
+        runnable, busy = self.runnable, self.busy
+        while live:
+            if rng is not None and busy and (not runnable or rng.random() < 0.4):
+                pipes = list(busy)
+                pipes[rng.randrange(len(pipes))].deliver()
+                continue
+            if runnable:
+                if rng is not None and len(runnable) > 1:
+                    runnable.rotate(-rng.randrange(len(runnable)))
+                warp = runnable.popleft()
+            elif busy:
+                next(iter(busy)).deliver()
+                continue
+            else:
+                self._deadlock([w for w in warps if not w.exited])
+                return
+            try:
+                waiting = warp.code.send(None)
+            except StopIteration:
+                warp.exited = True
+                live -= 1
+                for hook in EXIT_HOOKS:
+                    hook(warp)
+                continue
+            if waiting is None:  # a voluntary pause: a polling loop went round
+                runnable.append(warp)
+                self._spin(warp)
+            elif warp.waiting is None and waiting is not DONE:
+                warp.waiting = waiting
+        for pipe in list(busy):
+            pipe.drain()
+        for cta in self.ctas:
+            for hook in END_HOOKS:
+                hook(cta)
+
+    def _spin(self, warp: Warp) -> None:
+        """A polling loop: let an engine work, and give up where nothing can change any more."""
+        if self.busy and len(self.runnable) == 1:
+            next(iter(self.busy)).deliver()
+            warp.state["spins"] = 0
+            return
+        spins = warp.state.get("spins", 0) + 1
+        warp.state["spins"] = spins
+        if spins > self.machine.max_spins:
+            raise _livelock(self, warp)
+
+    def _deadlock(self, warps: list[Warp]) -> None:
+        machine = self.machine
+        waiting = []
+        for warp in warps:
+            what = warp.waiting.describe() if warp.waiting else "nothing known"
+            location = machine.program.location(warp.s)
+            waiting.append(
+                {
+                    "cta": list(warp.block),
+                    "warp": warp.id,
+                    "kind": warp.waiting.kind if warp.waiting else "",
+                    "waits_for": what,
+                    "location": location.to_dict() if location else None,
+                    "text": f"{warp.name()} of CTA {warp.cta.label()}, at {location}: {what}",
+                }
+            )
+        machine.deadlock = {"waiting": waiting}
+        first = min(warps, key=lambda w: (w.waiting is None or w.waiting.kind != "mbarrier", w.id))
+        described = first.waiting.describe() if first.waiting else ""
+        machine.report(
+            "deadlock",
+            first,
+            f"{len(warps)} warp{'s' * (len(warps) != 1)} wait for ever: {described}",
+            memory="",
+            fix=DEADLOCK_FIXES.get(
+                first.waiting.kind if first.waiting else "",
+                "make sure that whoever should arrive does so on every path",
+            ),
+            related=[
+                (f"{w.name()} waits here", machine.program.location(w.s))
+                for w in warps
+                if w is not first
+            ][:4],
+        )
+        raise Stop
+
+
+DEADLOCK_FIXES = {
+    "mbarrier": (
+        "let the one who should arrive do so (a tcgen05.commit, an arrive, the bytes of a copy), "
+        "initialise the barrier with the number of arrivals that really come, and wait for the "
+        "phase that comes next: 0 first, then flip it after every wait"
+    ),
+    "barrier": "let every thread that the barrier counts reach it, on every path",
+    "wgmma": "let all four warps of the warpgroup reach the same wgmma instructions",
+    "tcgen05.alloc": "give back tensor memory (tcgen05.dealloc) before asking for more",
+}
+
+#: Returned by an operation that has parked the warp itself and found it done at once.
+DONE = object()
+
+#: Called with each warp that exits, and with each CTA when all of its work has ended.
+EXIT_HOOKS: list[Callable[[Warp], None]] = []
+END_HOOKS: list[Callable[[Cta], None]] = []
+
+
+def _livelock(cluster: Cluster, warp: Warp) -> Stop:
+    cluster.machine.report(
+        "deadlock",
+        warp,
+        f"a polling loop has gone round {cluster.machine.max_spins} times and nothing changes",
+        memory="",
+        fix="make sure that whoever the loop waits for can still act",
+    )
+    return Stop()
+
+
+class Machine:
+    """One launch of a Program on a set of tensors."""
+
+    def __init__(self, program: Program, tensors, schedule: str, seed: int, checks: bool):
+        self.program = program
+        self.tensors = tensors
+        self.schedule = schedule
+        self.seed = seed
+        self.checks = checks
+        self.rng = random.Random(seed) if schedule == "seeded" else None
+        self.max_spins = 100_000
+        self.findings: dict[tuple, Finding] = {}
+        self.deadlock: dict[str, Any] | None = None
+        self.counters: dict[str, int] = {}
+        self.readings: dict[str, str] = {}
+        namespace: dict[str, Any] = dict(OPS)
+        namespace["np"] = np
+        exec(_compiled(program), namespace)  # noqa: S102 - our own translator wrote it
+        self.kernel = namespace["kernel"]
+        self.pointers = [
+            (memory.FIRST_TENSOR + index) << memory.SPACE_BITS for index in program.arguments
+        ]
+
+    def count(self, name: str, by: int = 1) -> None:
+        self.counters[name] = self.counters.get(name, 0) + by
+
+    def run(self) -> None:
+        launch = self.program.launch
+        gx, gy, gz = launch["grid"]
+        cx, cy, cz = launch["cluster"]
+        origins = [
+            (x, y, z)
+            for z in range(0, gz, cz)
+            for y in range(0, gy, cy)
+            for x in range(0, gx, cx)
+        ]
+        if self.rng is not None:
+            self.rng.shuffle(origins)
+        for origin in origins:
+            try:
+                Cluster(self, origin).run()
+            except Stop:
+                return
+
+    def report(
+        self,
+        code: str,
+        warp: Warp | None,
+        message: str,
+        *,
+        memory: str,
+        fix: str,
+        site: int | None = None,
+        threads: str | None = None,
+        related: list[tuple[str, Location | None]] | None = None,
+        severity: str = "error",
+        key: Any = None,
+    ) -> None:
+        """Record a finding; the same fault at the same places is counted, not repeated."""
+        where = site if site is not None else (warp.s if warp else 0)
+        places = self.program.locations(where)
+        extra = [("called from here", p) for p in places[1:]]
+        places_related = tuple(
+            (what, place) for what, place in (*(related or ()), *extra) if place is not None
+        )
+        identity = (code, where, key, tuple(str(p) for _, p in places_related))
+        known = self.findings.get(identity)
+        if known is not None:
+            self.findings[identity] = Finding(**{**known.__dict__, "count": known.count + 1})
+            return
+        self.findings[identity] = Finding(
+            code=code,
+            message=message,
+            location=places[0] if places else None,
+            threads=threads if threads is not None else (warp.threads() if warp else ""),
+            memory=memory,
+            fix=fix,
+            severity=severity,
+            related=places_related,
+        )
+
+
+_CODE: dict[str, Any] = {}
+
+
+def _compiled(program: Program) -> Any:
+    """The Program's source as a code object, kept for later runs of the same Program."""
+    code = _CODE.get(program.source)
+    if code is None:
+        code = compile(program.source, f"<{program.name}>", "exec")
+        if len(_CODE) > 256:
+            _CODE.clear()
+        _CODE[program.source] = code
+    return code
+
+
+def execute(program: Program, tensors, schedule: str, seed: int, checks: bool) -> Report:
+    """Run a Program on :class:`memory.Tensor` arguments (in the order of its params)."""
+    machine = Machine(program, tensors, schedule, seed, checks)
+    start = time.perf_counter()
+    machine.run()
+    seconds = time.perf_counter() - start
+    return Report(
+        kernel=program.name,
+        arch=program.arch,
+        schedule=schedule,
+        schedule_seed=seed,
+        checks=checks,
+        launch=program.launch,
+        findings=list(machine.findings.values()),
+        counters=machine.counters,
+        coverage={t.name: coverage(t) for t in tensors if t.written},
+        deadlock=machine.deadlock,
+        readings=machine.readings,
+        seconds=seconds,
+    )
+
+
+def coverage(tensor) -> dict[str, Any]:
+    """Which elements of a written tensor were written, and by how many CTAs."""
+    elements = int(np.prod(tensor.shape))
+    if tensor.writer is None:
+        return {"elements": elements, "written": None, "twice": 0, "missing": ""}
+    words = tensor.writer.reshape(-1)
+    per = max(1, 4 // tensor.itemsize)
+    wide = max(1, tensor.itemsize // 4)
+    owner = np.repeat(words, per)[::wide][:elements]
+    missing = owner == 0
+    text = ""
+    if missing.any() and len(tensor.shape) == 2:
+        text = _tiles(missing.reshape(tensor.shape))
+    return {
+        "elements": elements,
+        "written": int(elements - missing.sum()),
+        "twice": int((owner == -1).sum()),
+        "missing": text,
+    }
+
+
+def _tiles(missing: np.ndarray) -> str:
+    """The smallest box around the unwritten elements of a matrix, in the reader's words."""
+    rows = np.flatnonzero(missing.any(axis=1))
+    cols = np.flatnonzero(missing.any(axis=0))
+    box = (rows[-1] - rows[0] + 1) * (cols[-1] - cols[0] + 1)
+    kind = "all of" if int(missing.sum()) == int(box) else f"{int(missing.sum())} elements of"
+    return f"{kind} rows {rows[0]}-{rows[-1]}, columns {cols[0]}-{cols[-1]}"

@@ -1,0 +1,135 @@
+"""Memories: global tensors, a CTA's shared memory and tensor memory, and the shadow beside each.
+
+Addresses are plain integers. A *generic* address has its space in the bits from 40 up: 1 is the
+cluster's shared window, 2 + i is tensor i. A *shared* (32-bit) address is ``rank << 24 | offset``,
+the ``shared::cluster`` window in which each CTA's own shared memory lies at its rank.
+
+The shadow remembers, for every 4 bytes, who wrote them last and who has read them since: a stamp
+(agent and clock, see :mod:`.clocks`) and the site in the source. It is indexed like the memory it
+shadows: by rows of 16 bytes where an access is that wide, else by words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+SPACE_BITS = 40
+OFFSET_MASK = (1 << SPACE_BITS) - 1
+SHARED_SPACE = 1
+SHARED_TAG = SHARED_SPACE << SPACE_BITS
+FIRST_TENSOR = 2
+RANK_BITS = 24
+SHARED_OFFSET = (1 << RANK_BITS) - 1
+
+#: The system's own kilobyte at the start of a CTA's shared memory on Hopper and Blackwell
+#: (CUDA C++ Programming Guide, "Shared Memory" of compute capability 9.0 and 10.0).
+RESERVED_SHARED = 1024
+
+_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def rows_of(data: np.ndarray, size: int, lanes: int) -> np.ndarray:
+    """View bytes as rows of ``lanes`` unsigned integers of ``size`` bytes each."""
+    typed = data.view(_UINT[size])
+    return typed.reshape(-1, lanes) if lanes > 1 else typed
+
+
+class Linear:
+    """A byte-addressed memory with a cache of its typed views."""
+
+    def __init__(self, data: np.ndarray):
+        self.data = data
+        self.size = data.size
+        self._views: dict[tuple[int, int], np.ndarray] = {}
+
+    def view(self, size: int, lanes: int) -> np.ndarray:
+        key = (size, lanes)
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = rows_of(self.data, size, lanes)
+        return found
+
+
+class Tensor(Linear):
+    """A kernel argument in global memory: a private copy, 16-byte aligned and padded."""
+
+    def __init__(self, index: int, name: str, source: np.ndarray, itemsize: int, shape):
+        raw = source.reshape(-1).view(np.uint8)
+        padded = np.zeros((raw.size + 31) // 16 * 16, dtype=np.uint8)
+        start = (-padded.ctypes.data) % 16
+        data = padded[start : start + (raw.size + 15) // 16 * 16]
+        data[: raw.size] = raw
+        super().__init__(data)
+        self.index = index
+        self.name = name
+        self.nbytes = raw.size
+        self.itemsize = itemsize
+        self.shape = tuple(shape)
+        self.written = False
+        #: For each 4 bytes: 1 + the CTA that wrote them, or 0; -1 where several CTAs did.
+        self.writer: np.ndarray | None = None
+
+    def note_write(self, index, wide: bool, cta: int) -> tuple[bool, int]:
+        """Record that ``cta`` writes; returns whether another CTA had written there, and which."""
+        if self.writer is None:
+            self.writer = np.zeros((self.size // 16, 4), dtype=np.int32)
+        table = self.writer if wide else self.writer.reshape(-1)
+        before = table[index]
+        clash = (before != 0) & (before != cta + 1)
+        if clash.any():
+            other = int(before[clash].flat[0])
+            table[index] = np.where(clash, -1, cta + 1)
+            return True, other - 1
+        table[index] = cta + 1
+        return False, 0
+
+    def element(self, offset: int) -> str:
+        """The element at a byte offset, as ``D[3, 17]``."""
+        if offset < 0 or offset >= self.nbytes:
+            return f"{self.name} (byte {offset}, {self.nbytes} bytes long)"
+        flat = offset // self.itemsize
+        index = np.unravel_index(flat, self.shape) if self.shape else ()
+        return f"{self.name}[{', '.join(str(int(i)) for i in index)}]"
+
+
+class Shadow:
+    """Who wrote each word last, and who has read it since: stamps (0 where nobody).
+
+    An array of any shape: ``[rows, 4]`` words for shared memory, ``[8, 512]`` (16 lanes by one
+    column) for tensor memory. ``readers`` holds one array for each agent that has ever read.
+    """
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+        self.writer = np.zeros(shape, dtype=np.int64)
+        self.readers: dict[int, np.ndarray] = {}
+        self._flat: Shadow | None = None
+
+    def flat(self) -> Shadow:
+        """The same shadow, indexed by words."""
+        if self._flat is None:
+            flat = Shadow.__new__(Shadow)
+            flat.shape = (self.writer.size,)
+            flat.writer = self.writer.reshape(-1)
+            flat.readers = {a: r.reshape(-1) for a, r in self.readers.items()}
+            flat._flat = flat
+            self._flat = flat
+        return self._flat
+
+    def reader(self, agent: int) -> np.ndarray:
+        """The stamps of one agent's reads, made at its first."""
+        found = self.readers.get(agent)
+        if found is None:
+            found = self.readers[agent] = np.zeros(self.shape, dtype=np.int64)
+            twin = self._flat
+            if twin is self:
+                raise AssertionError("readers are made on the shadow, not on its flat view")
+            if twin is not None:
+                twin.readers[agent] = found.reshape(-1)
+        return found
+
+    def forget(self, index) -> None:
+        """Make words as if nothing had ever touched them (a new allocation)."""
+        self.writer[index] = 0
+        for stamps in self.readers.values():
+            stamps[index] = 0

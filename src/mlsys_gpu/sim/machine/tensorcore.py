@@ -1,0 +1,894 @@
+"""Tensor cores: ``tcgen05`` with tensor memory (Blackwell) and ``wgmma`` (Hopper).
+
+Products are computed when their engine's turn comes, adjacent k16 steps in one matrix product.
+Products of 16-bit floats are exact in float32; their sum is accumulated in float32 in an order that
+the ISA leaves open, as the hardware does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_gpu.sim.machine import access, descriptors, memory
+from mlsys_gpu.sim.machine.barriers import _full, barrier_at, uniform
+from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, SITE_MASK, stamp, unseen
+from mlsys_gpu.sim.machine.core import (
+    END_HOOKS,
+    EXIT_HOOKS,
+    Cta,
+    Pipe,
+    Stop,
+    Waiting,
+    Warp,
+    op,
+)
+from mlsys_gpu.sim.machine.numerics import POISON, bf16_to_f32
+
+# ------------------------------------------------------------------------------- operands
+
+
+def decode(cta: Cta, index: np.ndarray, transposed: bool, dtype: str) -> np.ndarray:
+    """An operand as float32 ``[rows, k]``, from the 16-byte rows that hold it."""
+    chunks = cta.shared.view(2, 8)[index]  # [rows, chunks, 8], or [rows / 8, k, 8] transposed
+    if transposed:
+        bits = chunks.transpose(0, 2, 1).reshape(-1, index.shape[1])
+    else:
+        bits = chunks.reshape(index.shape[0], -1)
+    if dtype == "bfloat16":
+        return bf16_to_f32(bits)
+    return bits.view(np.float16).astype(np.float32)
+
+
+def _out_of_shared(w: Warp, cta: Cta, index: np.ndarray, what: str, site: int) -> None:
+    low, high = int(index.min()), int(index.max())
+    if low * 16 >= memory.RESERVED_SHARED and (high + 1) * 16 <= cta.shared.size:
+        return
+    w.machine.report(
+        "out-of-bounds",
+        w,
+        f"{what} reaches shared memory bytes {low * 16 - memory.RESERVED_SHARED} to "
+        f"{(high + 1) * 16 - memory.RESERVED_SHARED}, outside the CTA's "
+        f"{cta.shared.size - memory.RESERVED_SHARED}",
+        memory="shared memory",
+        fix="check the descriptor's start address, and how far each K step advances it",
+        site=site,
+    )
+    raise Stop
+
+
+def _bad_descriptor(w: Warp, error: Exception, site: int) -> Stop:
+    w.machine.report(
+        "descriptor",
+        w,
+        str(error),
+        memory="",
+        fix="encode the descriptor with T.cuda.tcgen05.encode_… or T.cuda.wgmma.encode_…",
+        site=site,
+    )
+    return Stop()
+
+
+# ---------------------------------------------------------------------------- tensor memory
+
+COLUMNS = 512
+
+
+class Tmem:
+    """A CTA's tensor memory: 128 lanes of 512 32-bit columns, and who holds which columns."""
+
+    def __init__(self, checks: bool):
+        self.data = np.full((128, COLUMNS), POISON, dtype=np.uint32)
+        self.floats = self.data.view(np.float32)
+        #: For each column the allocation it belongs to, or 0.
+        self.owner = np.zeros(COLUMNS, dtype=np.int32)
+        self.allocations: dict[int, tuple[int, int, int, int]] = {}
+        self.count = 0
+        self.permit = True
+        self.waiting: list[Any] = []
+        #: Stamps by 16 lanes and column: the finest division that an MMA's layout makes.
+        self.shadow = memory.Shadow((8, COLUMNS)) if checks else None
+
+
+def tmem_of(cta: Cta) -> Tmem:
+    found = cta.state.get("tmem")
+    if found is None:
+        found = cta.state["tmem"] = Tmem(cta.machine.checks)
+    return found
+
+
+@op
+def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
+    """``tcgen05.alloc``: reserve columns and write their first column's address to shared memory."""
+    _full(w, mask, "tcgen05.alloc")
+    columns = int(uniform(w, columns, "a column count"))
+    tmem = tmem_of(w.cta)
+    if columns & (columns - 1) or not 32 <= columns <= COLUMNS:
+        w.machine.report(
+            "tmem-lifetime",
+            w,
+            f"tcgen05.alloc of {columns} columns",
+            memory="tensor memory",
+            fix="ask for a power of two of columns, 32 to 512",
+        )
+        raise Stop
+    if not tmem.permit:
+        w.machine.report(
+            "tmem-lifetime",
+            w,
+            "tcgen05.alloc after relinquish_alloc_permit",
+            memory="tensor memory",
+            fix="relinquish the permit only after the last allocation",
+        )
+        raise Stop
+    start = next(
+        (c for c in range(0, COLUMNS, columns) if not tmem.owner[c : c + columns].any()), None
+    )
+    if start is None:
+        held = int((tmem.owner != 0).sum())
+        w.waiting = Waiting(
+            "tcgen05.alloc",
+            tmem,
+            lambda: f"waits for {columns} free columns of tensor memory; {held} of 512 are held",
+        )
+        return w.waiting
+    tmem.count += 1
+    tmem.owner[start : start + columns] = tmem.count
+    tmem.allocations[start] = (columns, tmem.count, w.now, w.s)
+    tmem.data[:, start : start + columns] = POISON
+    if tmem.shadow is not None:
+        tmem.shadow.forget((slice(None), slice(start, start + columns)))
+    access.st_shared(w, uniform(w, address, "an address"), start, 4, 1)
+    return None
+
+
+@op
+def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> None:
+    """``tcgen05.dealloc``: give columns back; nothing may still be using them."""
+    _full(w, mask, "tcgen05.dealloc")
+    start = int(uniform(w, address, "a tensor-memory address")) & 0xFFFF
+    columns = int(uniform(w, columns, "a column count"))
+    tmem = tmem_of(w.cta)
+    held = tmem.allocations.get(start)
+    if held is None or held[0] != columns:
+        known = ", ".join(f"{c} columns at {s}" for s, (c, *_) in tmem.allocations.items())
+        w.machine.report(
+            "tmem-lifetime",
+            w,
+            f"tcgen05.dealloc of {columns} columns at {start}, which is no allocation "
+            f"(held: {known or 'none'})",
+            memory="tensor memory",
+            fix="give back what tcgen05.alloc returned, once, with the same column count",
+        )
+        raise Stop
+    if tmem.shadow is not None:
+        _tmem_check(w, w.cta, slice(0, 8), start, columns, w.clock[0], w.s, "tcgen05.dealloc", True)
+    tmem.owner[start : start + columns] = 0
+    del tmem.allocations[start]
+
+
+@op
+def tcgen05_relinquish(w: Warp, group: int = 1, mask=None) -> None:
+    """``tcgen05.relinquish_alloc_permit``: this CTA will allocate no more."""
+    _full(w, mask, "tcgen05.relinquish_alloc_permit")
+    tmem_of(w.cta).permit = False
+
+
+def _tmem_columns(w: Warp, cta: Cta, start: int, count: int, what: str, site: int) -> Tmem:
+    """Tensor memory, once the columns have been found to lie in one live allocation."""
+    tmem = tmem_of(cta)
+    end = start + count
+    owners = tmem.owner[start:end] if 0 <= start and end <= COLUMNS else np.zeros(1, dtype=np.int32)
+    if owners.size == 0 or not owners.all():
+        w.machine.report(
+            "tmem-lifetime",
+            w,
+            f"{what} uses tensor-memory columns {start} to {end - 1}, "
+            + ("which do not exist" if end > COLUMNS else "which are not allocated"),
+            memory=f"tensor memory, columns {start}-{end - 1}",
+            fix="allocate the columns first (tcgen05.alloc), and give them back after the last use",
+            site=site,
+        )
+        raise Stop
+    return tmem
+
+
+def _tmem_check(w, cta, lanes, start, count, clock, site, what: str, writes: bool) -> bool:
+    """Check an access to tensor memory against all before it; returns whether it is in order."""
+    shadow = tmem_of(cta).shadow
+    machine, agents = w.machine, w.cluster.agents
+    box = (lanes, slice(start, start + count))
+    before = shadow.writer[box]
+    conflicts = [("wrote", before)]
+    if writes:
+        conflicts += [("reads", stamps[box]) for stamps in shadow.readers.values()]
+    for verb, stamps in conflicts:
+        bad = unseen(stamps, clock)
+        if bad is None:
+            continue
+        first = int(stamps[bad].flat[0])
+        agent, place = first >> AGENT_SHIFT, machine.program.location(first & SITE_MASK)
+        unit = agents.name(agent)
+        column = start + int(np.argwhere(bad)[0][1])
+        is_tensor_core = "tensor core" in unit
+        code = "missing-commit" if is_tensor_core and verb == "wrote" else "race-tmem"
+        fix = (
+            "wait for an mbarrier that a tcgen05.commit, issued after the MMA by the same thread, "
+            "arrives at; a CTA barrier shows only that the MMA was issued"
+            if is_tensor_core
+            else "execute tcgen05.wait::ld (or ::st) and then a barrier, before the other's access"
+        )
+        machine.report(
+            code,
+            w,
+            f"{what} touches tensor-memory column {column}, which {unit} {verb} "
+            f"({place}), and nothing that this thread has waited for says that it is done",
+            memory=f"tensor memory, columns {start}-{start + count - 1}",
+            fix=fix,
+            site=site,
+            related=[("the other access", place)],
+            key=verb,
+        )
+        return False
+    return True
+
+
+# ----------------------------------------------------------------------------- tcgen05.mma
+
+
+class TensorPipe:
+    """What one warp has asked of the fifth-generation tensor core: MMAs and commits, in order."""
+
+    def __init__(self, w: Warp):
+        self.warp = w
+        self.pipe = Pipe(w.cluster, f"tcgen05 of {w.name()}")
+        self.batch: list[tuple] = []
+        self.clock = 1  # of the MMAs since the last commit
+        self.seen: np.ndarray | None = None  # the issuer's clock at its last MMA
+
+    def flush(self) -> None:
+        """Hand the MMAs gathered so far to the engine as one product."""
+        if self.batch:
+            batch, self.batch = self.batch, []
+            self.pipe.submit(lambda: _products(self.warp, self, batch))
+
+
+def _tensor_pipe(w: Warp) -> TensorPipe:
+    found = w.state.get("tcgen05")
+    if found is None:
+        found = w.state["tcgen05"] = TensorPipe(w)
+    return found
+
+
+@op
+def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=None, mask=None):
+    """``tcgen05.mma.kind::f16`` with A and B in shared memory: queue one k16 step."""
+    if mask is not None and int(np.sum(mask)) == 0:
+        return
+    threads = w.active if mask is None else int(np.sum(mask))
+    if threads != 1:
+        w.machine.report(
+            "divergent-collective",
+            w,
+            f"tcgen05.mma is issued by {threads} threads of the warp: each issues its own product",
+            memory="tensor memory",
+            fix="let one elected thread issue it (if T.cuda.elect_sync(): …)",
+        )
+        raise Stop
+    pipe = _tensor_pipe(w)
+    values = (
+        int(uniform(w, d, "a tensor-memory address")),
+        int(uniform(w, a, "a descriptor")),
+        int(uniform(w, b, "a descriptor")),
+        int(uniform(w, idesc, "an instruction descriptor")),
+        bool(uniform(w, accumulate, "the accumulate flag")),
+    )
+    if pipe.batch:
+        last = pipe.batch[-1]
+        same = (last[0], last[3], last[5]) == (values[0], values[3], w.s)
+        high = ~((1 << 14) - 1)
+        same = same and (last[1] & high) == (values[1] & high) and (last[2] & high) == (values[2] & high)
+        if not same or not values[4] or len(pipe.batch) >= 16:
+            pipe.flush()
+    if w.checks:
+        pipe.seen = w.clock.copy()
+    pipe.batch.append((*values, w.s, pipe.seen, pipe.clock))
+    w.machine.count("mma_instructions")
+
+
+def _products(w: Warp, pipe: TensorPipe, batch: list[tuple]) -> None:
+    """Compute a batch of k16 steps: ``D (+)= A @ B.T`` in tensor memory."""
+    cta, site = w.cta, batch[0][5]
+    d, _, _, ibits, accumulate, _, seen, clock_value = batch[0]
+    try:
+        form = descriptors.instruction(ibits)
+        left = [descriptors.tcgen05_matrix(entry[1]) for entry in batch]
+        right = [descriptors.tcgen05_matrix(entry[2]) for entry in batch]
+        if form.m not in (64, 128) or not 8 <= form.n <= 256 or form.n % (16 if form.m == 128 else 8):
+            raise descriptors.DescriptorError(
+                f"M = {form.m}, N = {form.n}: with cta_group::1, M is 64 or 128, and N a multiple "
+                "of 8 (M = 64) or 16 (M = 128), up to 256"
+            )
+    except descriptors.DescriptorError as error:
+        raise _bad_descriptor(w, error, site) from None
+    rows_a, ta = descriptors.operand_rows(left, form.m, form.transpose_a)
+    rows_b, tb = descriptors.operand_rows(right, form.n, form.transpose_b)
+    what = f"tcgen05.mma ({form.m}x{form.n}x{16 * len(batch)})"
+    _out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
+    _out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
+    column = d & 0xFFFF
+    tmem = _tmem_columns(w, cta, column, form.n, what, site)
+    if w.checks:
+        agent = w.unit["tcgen05"]
+        clock = seen.copy()
+        clock[:, agent] = clock_value  # one pipe's MMAs are done in order
+        now = stamp(agent, clock_value)
+        access.async_read(w, cta, rows_a, clock, agent, now, site, f"operand A of {what}")
+        access.async_read(w, cta, rows_b, clock, agent, now, site, f"operand B of {what}")
+        lanes = slice(0, 8) if form.m == 128 else slice(0, 8, 2)
+        box = (lanes, slice(column, column + form.n))
+        if accumulate and not tmem.shadow.writer[box].all():
+            w.machine.report(
+                "uninitialised-read",
+                w,
+                f"{what} adds to tensor-memory columns {column} to {column + form.n - 1}, which "
+                "hold nothing yet",
+                memory=f"tensor memory, columns {column}-{column + form.n - 1}",
+                fix="let the first product of a tile overwrite: accum=False (enable-input-d false)",
+                site=site,
+            )
+        _tmem_check(w, cta, lanes, column, form.n, clock[0], site, what, True)
+        tmem.shadow.writer[box] = now | site
+    product = decode(cta, rows_a, ta, form.a) @ decode(cta, rows_b, tb, form.b).T
+    if form.negate_a != form.negate_b:
+        product = -product
+    if form.m == 64:
+        # Layout F: rows 16i..16i+15 lie in lanes 32i..32i+15 (PTX ISA, tcgen05 data path).
+        target = tmem.floats.reshape(4, 32, COLUMNS)[:, :16, column : column + form.n]
+        product = product.reshape(4, 16, form.n)
+    else:
+        target = tmem.floats[:, column : column + form.n]
+    if accumulate:
+        np.add(target, product, out=target)
+    else:
+        target[...] = product
+
+
+@op
+def tcgen05_commit(w: Warp, address, group: int = 1, mask=None) -> None:
+    """``tcgen05.commit``: one arrival at an mbarrier when this thread's MMAs so far are done."""
+    threads = w.active if mask is None else int(np.sum(mask))
+    if threads == 0:
+        return
+    pipe = _tensor_pipe(w)
+    pipe.flush()
+    barrier = barrier_at(w, address)
+    published = np.zeros_like(w.clock)
+    if w.checks and pipe.seen is not None:
+        published = pipe.seen.copy()
+        published[:, w.unit["tcgen05"]] = pipe.clock
+        pipe.clock += 1
+    site, who = w.s, f"tcgen05.commit of {w.name()}"
+    pipe.pipe.submit(lambda: barrier.arrive(published, threads, w, who, site))
+
+
+# ------------------------------------------------------------------ tcgen05.ld, st, wait, fence
+
+
+class _Transfers:
+    """Loads or stores between tensor memory and a warp's registers, complete at the wait."""
+
+    def __init__(self, w: Warp, unit: str):
+        self.pipe = Pipe(w.cluster, f"{unit} of {w.name()}")
+        self.clock = 1
+
+
+def _transfers(w: Warp, unit: str) -> _Transfers:
+    found = w.state.get(unit)
+    if found is None:
+        found = w.state[unit] = _Transfers(w, unit)
+    return found
+
+
+def _quarter(w: Warp, address: int, what: str) -> tuple[int, int]:
+    """First lane and column of a warp's access; a warp reaches the lanes of its quarter only."""
+    lane, column = address >> 16, address & 0xFFFF
+    own = 32 * (w.id % 4)
+    w.machine.readings.setdefault(
+        "tmem-lane-0",
+        "an address with lane 0 names the executing warp's own quarter (hardware routes it); an "
+        "address with other lanes must name that quarter",
+    )
+    if lane not in (0, own):
+        w.machine.report(
+            "tmem-lane-quarter",
+            w,
+            f"{what} of warp {w.id} names lanes {lane} to {lane + 31}; it can reach lanes {own} to "
+            f"{own + 31} only (warp index modulo 4)",
+            memory=f"tensor memory, lanes {lane}-{lane + 31}",
+            fix="let warp w of a warpgroup read lanes 32 * (w % 4) and up, and write those rows of D",
+        )
+        raise Stop
+    return own, column
+
+
+@op
+def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, mask=None) -> None:
+    """``tcgen05.ld.32x32b.xN``: N columns of the warp's 32 lanes into N registers of each thread.
+
+    ``registers`` is the warp's ``[32, N]`` view (any 32-bit type); it is filled by the wait.
+    """
+    _full(w, mask, "tcgen05.ld")
+    lane, column = _quarter(
+        w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.ld"
+    )
+    site = w.s
+    transfers = _transfers(w, "tmem_load")
+    target = registers.view(np.uint32)
+    target[...] = POISON
+    cta, agent = w.cta, w.unit["tmem_load"]
+    tmem = _tmem_columns(w, cta, column, count, "tcgen05.ld", site)
+    if w.checks:
+        lanes = slice(lane // 16, lane // 16 + 2)
+        clock = w.clock[0].copy()
+        clock[agent] = transfers.clock
+        clock[w.unit["tmem_store"]] = _transfers(w, "tmem_store").clock  # same thread: in order
+        box = (lanes, slice(column, column + count))
+        if not tmem.shadow.writer[box].all():
+            w.machine.report(
+                "uninitialised-read",
+                w,
+                f"tcgen05.ld reads tensor-memory columns {column} to {column + count - 1}, in which "
+                "nothing has been written",
+                memory=f"tensor memory, lanes {lane}-{lane + 31}",
+                fix="wait for the MMA that writes them",
+            )
+        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.ld", False)
+        tmem.shadow.reader(agent)[box] = stamp(agent, transfers.clock, site)
+
+    def land() -> None:
+        target[...] = tmem.data[lane : lane + 32, column : column + count]
+
+    transfers.pipe.submit(land)
+
+
+@op
+def tcgen05_st(w: Warp, address, values: np.ndarray, shape: str, count: int, mask=None) -> None:
+    """``tcgen05.st.32x32b.xN``: N registers of each thread into N columns of the warp's lanes."""
+    _full(w, mask, "tcgen05.st")
+    lane, column = _quarter(
+        w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.st"
+    )
+    site = w.s
+    transfers = _transfers(w, "tmem_store")
+    cta, agent = w.cta, w.unit["tmem_store"]
+    tmem = _tmem_columns(w, cta, column, count, "tcgen05.st", site)
+    if w.checks:
+        lanes = slice(lane // 16, lane // 16 + 2)
+        clock = w.clock[0].copy()
+        clock[agent] = transfers.clock
+        clock[w.unit["tmem_load"]] = _transfers(w, "tmem_load").clock
+        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.st", True)
+        tmem.shadow.writer[lanes, column : column + count] = stamp(agent, transfers.clock, site)
+    data = np.broadcast_to(np.asarray(values), (32, count)).copy().view(np.uint32)
+
+    def land() -> None:
+        tmem.data[lane : lane + 32, column : column + count] = data
+
+    transfers.pipe.submit(land)
+
+
+def _wait_transfers(w: Warp, unit: str) -> None:
+    transfers = _transfers(w, unit)
+    transfers.pipe.drain()
+    w.clock[:, w.unit[unit]] = transfers.clock
+    transfers.clock += 1
+
+
+@op
+def tcgen05_wait_ld(w: Warp, mask=None) -> None:
+    """``tcgen05.wait::ld``: this thread's tensor-memory loads so far are done."""
+    _full(w, mask, "tcgen05.wait::ld")
+    _wait_transfers(w, "tmem_load")
+
+
+@op
+def tcgen05_wait_st(w: Warp, mask=None) -> None:
+    """``tcgen05.wait::st``: this thread's tensor-memory stores so far are done."""
+    _full(w, mask, "tcgen05.wait::st")
+    _wait_transfers(w, "tmem_store")
+
+
+def _tcgen05_exit(w: Warp) -> None:
+    """A thread that exits must have waited for its transfers."""
+    pipe = w.state.get("tcgen05")
+    if pipe is not None:
+        pipe.flush()
+    for unit, name in (("tmem_load", "tcgen05.ld"), ("tmem_store", "tcgen05.st")):
+        transfers = w.state.get(unit)
+        if transfers is not None and transfers.pipe.entries:
+            w.machine.report(
+                "in-flight-at-exit",
+                w,
+                f"exits with {name} that it has not waited for",
+                memory="tensor memory",
+                fix=f"execute tcgen05.wait::{name[-2:]} before the registers are used",
+            )
+
+
+def _tmem_end(cta: Cta) -> None:
+    """Tensor memory must have been given back when the CTA has ended."""
+    tmem = cta.state.get("tmem")
+    if tmem is None:
+        return
+    for start, (columns, _, _, site) in tmem.allocations.items():
+        cta.machine.report(
+            "tmem-lifetime",
+            None,
+            f"the CTA ended with {columns} columns of tensor memory (from {start}) still allocated",
+            memory=f"tensor memory, columns {start}-{start + columns - 1}",
+            threads=f"CTA {cta.label()}",
+            fix=(
+                "let the warp that allocated execute tcgen05.relinquish_alloc_permit and "
+                "tcgen05.dealloc, after a barrier behind the last use; the next CTA on this SM "
+                "would wait for ever"
+            ),
+            site=site,
+        )
+
+
+EXIT_HOOKS.append(_tcgen05_exit)
+END_HOOKS.append(_tmem_end)
+
+
+# ---------------------------------------------------------------------------------- wgmma
+
+
+class Product:
+    """One wgmma instruction of a warpgroup, filled in by its four warps."""
+
+    __slots__ = ("a", "accumulate", "acc", "b", "clock", "dtype", "issued", "n", "sign", "site", "ta", "tb")
+
+    def __init__(self, a, b, accumulate, n, dtype, ta, tb, sign, site):
+        self.a, self.b, self.accumulate, self.n = a, b, accumulate, n
+        self.dtype, self.ta, self.tb, self.sign, self.site = dtype, ta, tb, sign, site
+        self.acc: list[Any] = [None] * 4
+        self.clock: np.ndarray | None = None
+        self.issued = 0
+
+
+class Warpgroup:
+    """Four warps that share wgmma instructions: those issued, and how many have been done.
+
+    ``matrices`` keeps accumulators as 64 x N matrices between products; the registers are stale
+    while an accumulator is there, and :func:`wgmma_touch` brings them up to date.
+    """
+
+    def __init__(self, w: Warp):
+        self.first = w.id // 4 * 4
+        self.warps = w.cta.warps[self.first : self.first + 4]
+        self.products: list[Product] = []
+        self.base = 0  # products forgotten because they are done
+        self.done = 0
+        self.matrices: dict[tuple, tuple[np.ndarray, list]] = {}
+        self.waiters: list[tuple[Warp, int]] = []
+        self.agent = w.cluster.agents.of(w.cta.rank, self.first, "wgmma")
+        self.pipe = Pipe(w.cluster, f"wgmma of warpgroup {w.id // 4}")
+
+
+class WgmmaState:
+    """A warp's part: how many instructions it has issued, its groups, and its register hazards."""
+
+    __slots__ = ("completed", "fenced", "groups", "issued", "pending")
+
+    def __init__(self) -> None:
+        self.issued = 0
+        self.groups: list[int] = []  # instructions issued when each group was committed
+        self.completed = 0
+        #: Accumulators (array id) to the last instruction that uses them, not known to be done.
+        self.pending: dict[int, int] = {}
+        #: Accumulators that have been changed or first used since the last wgmma.fence.
+        self.fenced: set[int] = set()
+
+
+def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
+    state = w.state.get("wgmma")
+    if state is None:
+        state = w.state["wgmma"] = WgmmaState()
+    groups = w.cta.state.setdefault("warpgroups", {})
+    group = groups.get(w.id // 4)
+    if group is None:
+        if len(w.cta.warps) < w.id // 4 * 4 + 4:
+            w.machine.report(
+                "divergent-collective",
+                w,
+                "wgmma needs a warpgroup of four warps; this CTA's last one is smaller",
+                memory="",
+                fix="launch a multiple of 128 threads",
+            )
+            raise Stop
+        group = groups[w.id // 4] = Warpgroup(w)
+    return group, state
+
+
+@op
+def wgmma_fence(w: Warp, mask=None) -> None:
+    """``wgmma.fence``: orders this warp's accesses to registers before the wgmmas that follow."""
+    _full(w, mask, "wgmma.fence")
+    _, state = _warpgroup(w)
+    state.fenced.clear()
+
+
+@op
+def wgmma_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
+    """Threads read or write accumulator registers outside wgmma."""
+    group, state = _warpgroup(w)
+    key = id(registers)
+    pending = state.pending.get(key)
+    if pending is not None:
+        product = group.products[pending - group.base] if pending >= group.base else None
+        place = w.machine.program.location(product.site) if product else None
+        w.machine.report(
+            "wgmma-in-flight",
+            w,
+            f"{'writes' if write else 'reads'} accumulator registers that the wgmma at {place} may "
+            "still be using",
+            memory="accumulator registers",
+            fix=(
+                "commit the group (wgmma.commit_group) and wait for it (wgmma.wait_group 0) before "
+                "the registers are touched"
+            ),
+            related=[("the wgmma", place)],
+        )
+        del state.pending[key]  # once is enough
+    if write:
+        state.fenced.add(key)
+    for name in [n for n in group.matrices if n[0] == w.id % 4 and n[1] == key]:
+        _store_back(group, name)
+    for name, (_, views) in list(group.matrices.items()):
+        if any(owner == key for owner, _, _ in views):
+            _store_back(group, name)
+
+
+def _store_back(group: Warpgroup, name: tuple) -> None:
+    """Write an accumulator matrix to the registers of its four warps."""
+    matrix, views = group.matrices.pop(name)
+    n = matrix.shape[1]
+    for quarter, (_, registers, first) in enumerate(views):
+        block = matrix[16 * quarter : 16 * quarter + 16].reshape(2, 8, n // 8, 4, 2)
+        fragment = block.transpose(1, 3, 2, 0, 4).reshape(32, n // 2)
+        registers[:, first : first + n // 2] = fragment
+
+
+def _gather(views, n: int) -> np.ndarray:
+    """An accumulator matrix from the registers of four warps.
+
+    Register 4j + 2h + e of lane 4r + c holds row 16w + 8h + r, column 8j + 2c + e
+    (PTX ISA, "wgmma accumulator D fragment").
+    """
+    matrix = np.empty((64, n), dtype=np.float32)
+    for quarter, (_, registers, first) in enumerate(views):
+        fragment = registers[:, first : first + n // 2].reshape(8, 4, n // 8, 2, 2)
+        matrix[16 * quarter : 16 * quarter + 16] = fragment.transpose(3, 0, 2, 1, 4).reshape(16, n)
+    return matrix
+
+
+@op
+def wgmma_mma(
+    w: Warp, registers, first: int, a, b, accumulate, n: int, dtype: str, ta: int, tb: int, sign: int,
+    mask=None,
+) -> None:  # fmt: skip
+    """``wgmma.mma_async`` with both operands in shared memory: issue one m64nNk16 step.
+
+    ``registers`` is the warp's ``[32, R]`` float32 array, ``first`` its first register.
+    """
+    _full(w, mask, "wgmma.mma_async")
+    group, state = _warpgroup(w)
+    a = int(uniform(w, a, "a descriptor"))
+    b = int(uniform(w, b, "a descriptor"))
+    accumulate = bool(uniform(w, accumulate, "scale-d"))
+    number = state.issued
+    state.issued += 1
+    at = number - group.base
+    if at == len(group.products):
+        group.products.append(Product(a, b, accumulate, n, dtype, ta, tb, sign, w.s))
+        if w.id % 4 == 0:
+            w.machine.count("mma_instructions")
+    product = group.products[at]
+    if (product.a, product.b, product.accumulate, product.n) != (a, b, accumulate, n):
+        w.machine.report(
+            "divergent-collective",
+            w,
+            "the warps of a warpgroup issue different wgmma instructions as their "
+            f"{number + 1}th",
+            memory="",
+            fix="let all four warps take the same path, with the same descriptors",
+            related=[("another warp's", w.machine.program.location(product.site))],
+        )
+        raise Stop
+    key = id(registers)
+    if w.checks:
+        if key in state.fenced:
+            w.machine.report(
+                "wgmma-fence",
+                w,
+                "issues wgmma on accumulator registers that threads have written since the last "
+                "wgmma.fence",
+                memory="accumulator registers",
+                fix="execute wgmma.fence between the writes and the first wgmma that uses them",
+            )
+            state.fenced.discard(key)
+        product.clock = w.clock.copy() if product.clock is None else np.minimum(product.clock, w.clock)
+    product.acc[w.id % 4] = (key, registers, first)
+    product.issued += 1
+    state.pending[key] = number
+    if product.issued == 4 and w.cluster.eager:
+        _run_products(group, number + 1)
+
+
+@op
+def wgmma_commit(w: Warp, mask=None) -> None:
+    """``wgmma.commit_group``: what was issued since the last commit is one group."""
+    _full(w, mask, "wgmma.commit_group")
+    group, state = _warpgroup(w)
+    state.groups.append(state.issued)
+    upto = state.issued
+    if not w.cluster.eager and _issued(group) >= upto > group.done:
+        group.pipe.submit(lambda: _run_products(group, upto))
+
+
+def _issued(group: Warpgroup) -> int:
+    """Instructions that all four warps have issued."""
+    return min(w.state["wgmma"].issued if "wgmma" in w.state else 0 for w in group.warps)
+
+
+@op
+def wgmma_wait(w: Warp, count: int, mask=None):
+    """``wgmma.wait_group N``: all but the latest N groups of this warp are done."""
+    _full(w, mask, "wgmma.wait_group")
+    group, state = _warpgroup(w)
+    if len(state.groups) <= count:
+        return None
+    upto = state.groups[len(state.groups) - 1 - count]
+    if _issued(group) < upto:
+        group.waiters.append((w, upto))
+        w.state["wgmma_wait"] = upto
+        w.waiting = Waiting(
+            "wgmma",
+            group,
+            lambda: (
+                f"waits for wgmma instruction {upto} of warpgroup {w.id // 4}, which "
+                + ", ".join(
+                    x.name()
+                    for x in group.warps
+                    if "wgmma" not in x.state or x.state["wgmma"].issued < upto
+                )
+                + " has not issued"
+            ),
+        )
+        return w.waiting
+    _complete(w, group, state, upto)
+    for other, wanted in list(group.waiters):
+        if _issued(group) >= wanted:
+            group.waiters.remove((other, wanted))
+            _complete(other, group, other.state["wgmma"], wanted)
+            other.cluster.wake(other)
+    return None
+
+
+def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
+    """A warp has waited for the products below ``upto``: their effects are its own now."""
+    _run_products(group, upto)
+    state.completed = max(state.completed, upto)
+    w.clock[:, group.agent] = max(int(w.clock[0, group.agent]), upto)
+    for key in [k for k, last in state.pending.items() if last < upto]:
+        del state.pending[key]
+    finished = min(x.state["wgmma"].completed if "wgmma" in x.state else 0 for x in group.warps)
+    if finished > group.base:
+        del group.products[: finished - group.base]
+        group.base = finished
+
+
+def _run_products(group: Warpgroup, upto: int) -> None:
+    """Compute the products below ``upto`` that are not done, k16 steps of one accumulator at once."""
+    if group.done >= upto:
+        return
+    ready = group.products[group.done - group.base : upto - group.base]
+    number = group.done
+    group.done = upto
+    chains: dict[tuple, list[tuple[int, Product]]] = {}
+    order: list[list[tuple[int, Product]]] = []
+    for product in ready:
+        name = tuple((view[0], view[2]) for view in product.acc)
+        chain = chains.get(name)
+        if chain is not None and _continues(chain[-1][1], product):
+            chain.append((number, product))
+        else:
+            chain = chains[name] = [(number, product)]
+            order.append(chain)
+        number += 1
+    for chain in order:
+        _chain(group, chain)
+
+
+def _continues(last: Product, product: Product) -> bool:
+    high = ~((1 << 14) - 1)
+    return (
+        product.accumulate
+        and last.n == product.n
+        and last.a & high == product.a & high
+        and last.b & high == product.b & high
+        and last.sign == product.sign
+    )
+
+
+def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> None:
+    """One accumulator's successive k16 steps: ``D (+)= A @ B.T``, 64 rows."""
+    head = chain[0][1]
+    w = group.warps[0]
+    cta, site = w.cta, head.site
+    try:
+        left = [descriptors.wgmma_matrix(p.a) for _, p in chain]
+        right = [descriptors.wgmma_matrix(p.b) for _, p in chain]
+    except descriptors.DescriptorError as error:
+        raise _bad_descriptor(w, error, site) from None
+    rows_a, ta = descriptors.operand_rows(left, 64, bool(head.ta))
+    rows_b, tb = descriptors.operand_rows(right, head.n, bool(head.tb))
+    what = f"wgmma (64x{head.n}x{16 * len(chain)})"
+    _out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
+    _out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
+    name = tuple((view[0], view[2]) for view in head.acc)
+    if w.checks:
+        last = chain[-1][0] + 1
+        clock = head.clock.copy()
+        clock[:, group.agent] = last
+        now = stamp(group.agent, last)
+        access.async_read(w, cta, rows_a, clock, group.agent, now, site, f"operand A of {what}")
+        access.async_read(w, cta, rows_b, clock, group.agent, now, site, f"operand B of {what}")
+    product = decode(cta, rows_a, ta, head.dtype) @ decode(cta, rows_b, tb, head.dtype).T
+    if head.sign < 0:
+        product = -product
+    for other in [k for k in group.matrices if k != name and _overlap(group, k, head)]:
+        _store_back(group, other)
+    if head.accumulate:
+        held = group.matrices.get(name)
+        if held is not None and held[0].shape[1] == head.n:
+            matrix = held[0]
+        else:
+            matrix = _gather(head.acc, head.n)
+            if w.checks and (matrix.view(np.uint32) == POISON).any():
+                w.machine.report(
+                    "uninitialised-read",
+                    w,
+                    f"{what} adds to accumulator registers that nothing has written",
+                    memory="accumulator registers",
+                    fix="let the first product of a tile overwrite (scale-d false), or clear them",
+                    site=site,
+                )
+        np.add(matrix, product, out=matrix)
+    else:
+        matrix = product
+    group.matrices[name] = (matrix, list(head.acc))
+
+
+def _overlap(group: Warpgroup, name: tuple, product: Product) -> bool:
+    """Whether a kept matrix shares registers with a product's accumulator."""
+    width = group.matrices[name][0].shape[1] // 2
+    (key, first), view = name[0], product.acc[0]
+    return key == view[0] and first < view[2] + product.n // 2 and view[2] < first + width
+
+
+def _wgmma_exit(w: Warp) -> None:
+    state = w.state.get("wgmma")
+    if state is not None and state.completed < state.issued:
+        w.machine.report(
+            "in-flight-at-exit",
+            w,
+            "exits with wgmma instructions that it has not waited for",
+            memory="accumulator registers",
+            fix="execute wgmma.commit_group and wgmma.wait_group 0 before the end",
+        )
+
+
+EXIT_HOOKS.append(_wgmma_exit)

@@ -1,0 +1,141 @@
+"""A translated kernel: one serialisable value, cached on disk by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mlsys_gpu.sim.report import Location
+
+
+class Unsupported(NotImplementedError):
+    """The kernel uses something that the simulator does not model; the message names it."""
+
+
+@dataclass
+class Program:
+    """Python source of a kernel's warp, with all that the machine needs to run it.
+
+    ``source`` defines ``kernel(w)``, a generator function that a warp runs. ``params`` are
+    ``(name, shape, dtype)``; ``arguments`` are indices into them in the device function's order.
+    ``sites`` maps the site numbers in the source to lines of the kernel's author, outermost caller
+    first. ``regions`` are the named buffers in shared memory (name, offset, bytes, shape, dtype).
+    """
+
+    name: str
+    arch: str
+    source: str
+    launch: dict[str, Any]
+    params: list[list[Any]]
+    arguments: list[int]
+    sites: list[list[list[Any]]]
+    regions: list[list[Any]]
+    static_shared: int = 0
+    key: str = ""
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        return cls(**json.loads(text))
+
+    def locations(self, site: int) -> list[Location]:
+        """Source lines of a site, the kernel author's line first."""
+        places = []
+        for file, line in self.sites[site]:
+            text = self.texts.get(file, {}).get(str(line), "")
+            places.append(Location(file, int(line), text))
+        return places
+
+    def location(self, site: int) -> Location | None:
+        places = self.locations(site)
+        return places[0] if places else None
+
+
+def cache_dir() -> Path:
+    """Where Programs are cached: ``$XDG_CACHE_HOME/mlsys-gpu/programs`` (``~/.cache`` without)."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "mlsys-gpu" / "programs"
+
+
+@lru_cache(maxsize=1)
+def simulator_key() -> str:
+    """SHA-256 over the simulator's own front half and the lowering: a change invalidates caches."""
+    digest = hashlib.sha256()
+    here = Path(__file__).resolve().parent
+    files = [here / "program.py", here.parent / "lowering.py", *sorted(here.glob("frontend/*.py"))]
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+#: Programs of this process, by key; the values are small (source text and tables).
+_MEMORY: dict[str, Program] = {}
+
+
+def cached_program(func: Any, arch: str | None = None) -> Program:
+    """The Program of a PrimFunc: from this process, from disk, or translated now."""
+    from mlsys_gpu import lowering
+
+    arch = lowering.arch_of(func, arch)
+    digest = hashlib.sha256()
+    for part in (simulator_key(), lowering.content_key(func, arch), _line_key(func)):
+        digest.update(part.encode())
+    key = digest.hexdigest()
+    if key in _MEMORY:
+        return _MEMORY[key]
+    path = cache_dir() / f"{key}.json"
+    program = _read(path)
+    if program is None:
+        from mlsys_gpu.sim.frontend.translate import translate
+
+        program = translate(lowering.lower(func, arch, keep_lines=True))
+        program.key = key
+        _write(path, program)
+    _MEMORY[key] = program
+    return program
+
+
+def _read(path: Path) -> Program | None:
+    try:
+        return Program.from_json(path.read_text())
+    except (OSError, ValueError, TypeError):  # absent, cut short, or of another version
+        return None
+
+
+def _write(path: Path, program: Program) -> None:
+    """Write through a temporary file, so that a reader never sees half a Program."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        with os.fdopen(handle, "w") as file:
+            file.write(program.to_json())
+        os.replace(temporary, path)
+    except OSError:  # a read-only home costs the cache, nothing else
+        return
+
+
+def _line_key(func: Any) -> str:
+    """Where the function's statements stand: the printed function leaves lines out."""
+    from mlsys_gpu.lowering import span_lines
+
+    places: list[str] = []
+    stack = [func.body]
+    while stack:
+        stmt = stack.pop()
+        places.append(";".join(f"{f}:{n}" for f, n in span_lines(getattr(stmt, "span", None))))
+        for name in ("body", "then_case", "else_case"):
+            child = getattr(stmt, name, None)
+            if child is not None:
+                stack.append(child)
+        if type(stmt).__name__ == "SeqStmt":
+            stack.extend(stmt.seq)
+    return "\n".join(places)

@@ -1,0 +1,193 @@
+"""What a simulation reports: findings, counters, coverage of the outputs, and who waited for whom.
+
+A :class:`Report` has three forms: text for a terminal (``print(report)``), a dictionary for
+machines (``report.to_dict()``; the same seeds give the same bytes, ``seconds`` apart), and HTML in
+a notebook.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: What each finding's code means, in one line; the keys are the stable codes.
+CODES = {
+    "race-smem": "two accesses to shared memory that nothing orders",
+    "race-tmem": "two accesses to tensor memory that nothing orders",
+    "race-global": "two CTAs wrote the same bytes of global memory",
+    "missing-proxy-fence": "threads wrote what an asynchronous engine reads, without a proxy fence",
+    "missing-commit": "a result was read that no observed commit covers",
+    "wgmma-in-flight": "accumulator registers were touched while wgmma may still use them",
+    "wgmma-fence": "wgmma was issued on registers changed since the last wgmma.fence",
+    "deadlock": "every warp waits for something that nobody will do",
+    "barrier-overarrival": "more arrivals at an mbarrier than its phase has room for",
+    "barrier-init": "an mbarrier was used in a way that its initialisation forbids",
+    "uninitialised-read": "memory or registers were read that nothing has written",
+    "out-of-bounds": "an address outside the memory it belongs to",
+    "misaligned": "an address that its access width does not divide",
+    "tmem-lifetime": "tensor memory used outside its allocation, or never given back",
+    "tmem-lane-quarter": "a warp addressed tensor-memory lanes of another warp's quarter",
+    "divergent-collective": "a warp-wide instruction was reached by a part of the warp",
+    "descriptor": "a matrix or instruction descriptor that the instruction cannot take",
+    "in-flight-at-exit": "asynchronous work was still running when its thread exited",
+}
+
+
+@dataclass(frozen=True)
+class Location:
+    """A line of the kernel's source: ``file`` as TVM recorded it, ``line`` from 1, and its text."""
+
+    file: str
+    line: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"file": self.file, "line": self.line, "text": self.text}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault in a kernel.
+
+    ``code`` is one of :data:`CODES`; ``severity`` is ``error`` or ``warning``; ``related`` holds
+    further places, each with what it has to do with the fault.
+    """
+
+    code: str
+    message: str
+    location: Location | None
+    threads: str
+    memory: str
+    fix: str
+    severity: str = "error"
+    related: tuple[tuple[str, Location], ...] = ()
+    count: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "message": self.message,
+            "location": self.location.to_dict() if self.location else None,
+            "threads": self.threads,
+            "memory": self.memory,
+            "fix": self.fix,
+            "related": [{"what": what, **place.to_dict()} for what, place in self.related],
+            "count": self.count,
+        }
+
+    def __str__(self) -> str:
+        where = f" at {self.location}" if self.location else ""
+        lines = [f"[{self.code}]{where}: {self.message}"]
+        if self.location and self.location.text:
+            lines.append(f"    {self.location.line:>4} | {self.location.text.strip()}")
+        for what, place in self.related:
+            lines.append(f"    {what}: {place}")
+            if place.text:
+                lines.append(f"    {place.line:>4} | {place.text.strip()}")
+        if self.threads:
+            lines.append(f"    threads: {self.threads}")
+        if self.memory:
+            lines.append(f"    memory:  {self.memory}")
+        lines.append(f"    fix:     {self.fix}")
+        if self.count > 1:
+            lines.append(f"    (seen {self.count} times)")
+        return "\n".join(lines)
+
+
+@dataclass
+class Report:
+    """The outcome of one simulation.
+
+    ``seconds`` is the time of the simulation alone, lowering and translation apart.
+    ``coverage`` gives, for each tensor the kernel wrote, how many of its elements were written,
+    and how many of them by more than one CTA.
+    """
+
+    kernel: str
+    arch: str
+    schedule: str
+    schedule_seed: int
+    checks: bool
+    launch: dict[str, Any]
+    findings: list[Finding] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    coverage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    deadlock: dict[str, Any] | None = None
+    readings: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run ended without an error (the numbers are not compared here)."""
+        return not any(f.severity == "error" for f in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "kernel": self.kernel,
+            "arch": self.arch,
+            "schedule": self.schedule,
+            "schedule_seed": self.schedule_seed,
+            "checks": self.checks,
+            "launch": self.launch,
+            "findings": [f.to_dict() for f in self.findings],
+            "counters": dict(sorted(self.counters.items())),
+            "coverage": self.coverage,
+            "deadlock": self.deadlock,
+            "readings": self.readings,
+            "seconds": round(self.seconds, 6),
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
+
+    def __str__(self) -> str:
+        grid = "x".join(str(n) for n in self.launch["grid"])
+        head = (
+            f"{self.kernel} ({self.arch}) in the simulator: grid {grid}, "
+            f"{self.launch['threads']} threads a CTA, {self.schedule} schedule"
+            + (f" with seed {self.schedule_seed}" if self.schedule == "seeded" else "")
+            + ("" if self.checks else ", checks off")
+        )
+        lines = [head]
+        for name, seen in self.coverage.items():
+            text = f"  wrote {name}: {seen['written']} of {seen['elements']} elements"
+            if seen["twice"]:
+                text += f", {seen['twice']} of them by more than one CTA"
+            lines.append(text)
+            if seen.get("missing"):
+                lines.append(f"    not written: {seen['missing']}")
+        if self.findings:
+            lines.append(f"  {len(self.findings)} finding{'s' * (len(self.findings) != 1)}:")
+            for finding in self.findings:
+                lines.extend("  " + line for line in str(finding).splitlines())
+        else:
+            lines.append("  no findings" if self.checks else "  no findings (checks were off)")
+        if self.deadlock:
+            lines.append("  who waits for what:")
+            lines.extend(f"    {entry['text']}" for entry in self.deadlock["waiting"])
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        ok = self.ok
+        badge = "no findings" if not self.findings else f"{len(self.findings)} findings"
+        parts = [
+            f'<div class="mg-report {"mg-ok" if ok else "mg-bad"}">',
+            f"<p><strong>{html.escape(badge)}</strong> — {html.escape(str(self).splitlines()[0])}</p>",
+        ]
+        for finding in self.findings:
+            parts.append(f"<pre>{html.escape(str(finding))}</pre>")
+        if self.deadlock:
+            rows = "".join(
+                f"<li>{html.escape(entry['text'])}</li>" for entry in self.deadlock["waiting"]
+            )
+            parts.append(f"<p>Who waits for what:</p><ul>{rows}</ul>")
+        parts.append("</div>")
+        return "".join(parts)
