@@ -1,0 +1,392 @@
+"""The command line: exit statuses, JSON, and sentences that name value and rule."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mlsys_gpu import benchmarking, cli, device, launch, sim
+
+
+def command(*arguments, **environment):
+    """Run ``mlsys-gpu`` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "mlsys_gpu.cli", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "200"} | environment,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def call(capsys):
+    """Run the command in this process: exit status, standard output, standard error."""
+
+    def run(*arguments):
+        status = cli.main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(request, monkeypatch):
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr(device, "current", lambda: None)
+        monkeypatch.setattr(device, "driver_problem", lambda: "no NVIDIA driver is installed")
+
+
+# ---------------------------------------------------------------------------------------- bad use
+
+
+BAD = [
+    (
+        ["run", "gemm", "--step", "3", "--shape", "100,256,64"],
+        "M to be a positive multiple of 128, got M = 100",
+    ),
+    (["run", "gemm", "--step", "2", "--shape", "128,128,100"], "K"),
+    (["run", "gemm", "--step", "1", "--shape", "128,128,128"], "K = 64, got K = 128"),
+    (["run", "gemm", "--step", "77"], "got 77"),
+    (["run", "gemm", "--step", "three"], "--step takes a whole number from 0 on, got 'three'"),
+    (["run", "gemm", "--step", "1", "--variant", "clc"], "variant='clc'"),
+    (["run", "gemm"], "needs --step N"),
+    (["run", "gemm", "--step", "1", "--shape", "128x128x64"], "M,N,K, got '128x128x64'"),
+    (["run", "gemm", "--step", "1", "--shape", "128,0,64"], "three positive numbers M,N,K"),
+    (["run", "gemm", "--step", "1", "--arch", "ampere"], "hopper, blackwell, got 'ampere'"),
+    (["run", "gemm", "--step", "1", "--dtype", "fp8"], "fp16 or bf16, got 'fp8'"),
+    (["run", "gemm", "--step", "1", "--on", "tpu"], "--on must be one of sim, gpu, got 'tpu'"),
+    (["run", "gemm", "--step", "1", "--schedule", "random"], "eager, lazy, seeded, got 'random'"),
+    (["run", "gemm", "--step", "1", "--seed", "-3"], "--seed takes a whole number from 0 on"),
+    (["run", "gemm", "--step", "1", "--on", "gpu", "--no-checks"], "are the simulator's"),
+    (
+        ["run", "gemm", "--step", "1", "--arch", "hopper", "--on", "gpu"],
+        "such as an H100 or H200; here no NVIDIA driver is installed: --on sim runs it",
+    ),
+    (["run", "gemm", "--step", "1", "--frobnicate"], "--frobnicate"),
+    (["run", "softmax", "--step", "1"], "KERNEL must be gemm, got 'softmax'"),
+    (["run", "attention"], "attention is not part of this release yet"),
+    (["run"], "KERNEL"),
+    (["frobnicate"], "frobnicate"),
+    (
+        ["inspect", "gemm", "--step", "1", "--emit", "llvm"],
+        "cuda, ptx, sass, resources, got 'llvm'",
+    ),
+    (["bench", "gemm", "--steps", "3-1"], "ranges that go up, got '3-1'"),
+    (["bench", "gemm", "--steps", "one"], "such as 1-3 or 1,3, got 'one'"),
+    (["bench", "gemm", "--shapes", "64,64"], "--shapes takes three positive numbers"),
+    (["bench", "gemm", "--seconds", "0"], "more than 0 and at most 600, got '0'"),
+    (["bench", "gemm", "--arch", "hopper"], "needs a Hopper (sm_90a) GPU, such as an H100 or H200"),
+    (["bench", "attention"], "not part of this release yet"),
+    (["check"], "12.1, chapter 12, or all"),
+    (["check", "99.9"], "99.9"),
+    (["reset", "99.9"], "99.9"),
+    (["trace", "gemm"], "trace"),
+    (["calibrate"], "calibrate"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), BAD, ids=lambda v: " ".join(v) if isinstance(v, list) else ""
+)
+def test_bad_use_is_one_sentence_and_status_2(call, arguments, words):
+    status, out, err = call(*arguments)
+    assert status == 2
+    assert out == ""
+    assert words in err
+    assert err.startswith("mlsys-gpu: ")
+    assert err.count("\n") == 1
+    status, out, err = call(*arguments, "--json")
+    assert status == 2
+    assert words in json.loads(out)["error"]
+
+
+def test_bad_use_from_a_shell():
+    done = command("run", "gemm", "--step", "3", "--shape", "100,256,64", "--json")
+    assert done.returncode == 2
+    assert "multiple of 128" in json.loads(done.stdout)["error"]
+    assert "Traceback" not in done.stderr
+    done = command("run", "gemm", "--step", "3", "--shape")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_faults_of_ours_keep_their_traceback(call, monkeypatch):
+    def broken(*_, **__):
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(sim, "compile", broken)
+    with pytest.raises(KeyError):
+        call("run", "gemm", "--step", "1")
+
+
+# -------------------------------------------------------------------------------------------- run
+
+
+@pytest.mark.parametrize("arch", ["hopper", "blackwell"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_run_is_right_in_the_simulator(call, arch, dtype):
+    status, out, _ = call(
+        "run", "gemm", "--step", 3, "--shape", "256,128,192", "--arch", arch, "--dtype", dtype,
+        "--schedule", "seeded", "--schedule-seed", 5, "--seed", 9, "--json",
+    )  # fmt: skip
+    found = json.loads(out)
+    assert status == 0
+    assert found["ok"] is True
+    assert found["kernel"] == f"gemm/{arch}/step3"
+    assert found["arch"] == arch
+    assert found["shape"] == [256, 128, 192]
+    assert found["dtype"] == {"fp16": "float16", "bf16": "bfloat16"}[dtype]
+    assert found["on"] == "sim"
+    assert 0 < found["max_error"] <= 1
+    assert found["findings"] == []
+    assert found["seconds"] > 0
+    assert (found["schedule"], found["schedule_seed"], found["seed"]) == ("seeded", 5, 9)
+
+
+def test_run_from_a_shell_prints_one_object():
+    done = command("run", "gemm", "--step", "1", "--arch", "hopper", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] is True
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """A simulator that writes what the test says, and finds what the test says."""
+
+    def install(write, findings=()):
+        def simulate(program, A, B, D, **options):
+            write(A.astype(float) @ B.astype(float).T, D)
+            report = sim.Report("k", "sm_90a", "lazy", 0, True, {"grid": [1, 1, 1], "threads": 128})
+            report.findings = list(findings)
+            return report
+
+        monkeypatch.setattr(sim, "compile", lambda kernel: kernel)
+        monkeypatch.setattr(sim, "simulate", simulate)
+
+    return install
+
+
+def test_a_wrong_number_is_status_1_and_located(call, pretend):
+    def one_wrong(exact, D):
+        D[...] = exact
+        D[3, 5] += 1
+
+    pretend(one_wrong)
+    status, out, _ = call("run", "gemm", "--step", 1, "--arch", "hopper", "--json")
+    found = json.loads(out)
+    assert (status, found["ok"]) == (1, False)
+    assert found["max_error"] > 1
+    assert found["numbers"]["wrong"] == 1
+    assert found["numbers"]["first"] == [3, 5]
+    status, out, _ = call("run", "gemm", "--step", 1, "--arch", "hopper")
+    assert status == 1
+    assert "D[3, 5]" in out
+
+
+def test_unwritten_outputs_are_wrong(call, pretend):
+    pretend(lambda exact, D: None)
+    status, out, _ = call("run", "gemm", "--step", 1, "--json")
+    found = json.loads(out)
+    assert (status, found["ok"], found["max_error"]) == (1, False, None)
+    assert found["numbers"]["unwritten"] == 128 * 128
+
+
+def test_a_finding_is_status_1_even_where_the_numbers_are_right(call, pretend):
+    finding = sim.Finding(
+        code="race-smem",
+        message="two accesses",
+        location=sim.Location("step1.py", 7),
+        threads="warp 0",
+        memory="As",
+        fix="synchronise",
+    )
+
+    def right(exact, D):
+        D[...] = exact
+
+    pretend(right, [finding])
+    status, out, _ = call("run", "gemm", "--step", 1, "--json")
+    found = json.loads(out)
+    assert (status, found["ok"]) == (1, False)
+    assert found["max_error"] <= 1
+    assert found["findings"][0]["code"] == "race-smem"
+    status, out, _ = call("run", "gemm", "--step", 1)
+    assert status == 1
+    assert "race-smem" in out
+    assert "step1.py:7" in out
+
+
+def test_outputs_are_poisoned_and_inputs_follow_the_seed(call, monkeypatch, pretend):
+    seen = []
+
+    def look(exact, D):
+        seen.append((bool(np.isnan(D.astype(float)).all()), exact[0, 0]))
+        D[...] = exact
+
+    pretend(look)
+    for seed in (1, 1, 2):
+        call("run", "gemm", "--step", 1, "--seed", seed)
+    assert [poisoned for poisoned, _ in seen] == [True] * 3
+    assert seen[0][1] == seen[1][1] != seen[2][1]
+
+
+def test_on_a_gpu_the_kernel_alone_is_timed(call, monkeypatch, h200):
+    monkeypatch.setattr(device, "current", lambda: h200)
+    monkeypatch.setattr(launch, "torch_with_cuda", lambda purpose: None)
+    monkeypatch.setattr(launch, "compile_for_gpu", lambda kernel: None)
+
+    def run_on_gpu(kernel, A, B, D):
+        D[...] = A.astype(float) @ B.astype(float).T
+        return launch.GpuRun("gemm_hopper_step1", h200, 3e-6)
+
+    monkeypatch.setattr(launch, "run_on_gpu", run_on_gpu)
+    # the GPU's own architecture is the default there
+    status, out, _ = call("run", "gemm", "--step", 1, "--on", "gpu", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["arch"] == "hopper"
+    assert (found["on"], found["gpu"], found["seconds"]) == ("gpu", "NVIDIA H200", 3e-6)
+    assert found["findings"] == []
+    status, _, err = call("run", "gemm", "--step", 1, "--arch", "blackwell", "--on", "gpu")
+    assert status == 2
+    assert "B200" in err
+    assert "NVIDIA H200" in err
+
+
+# ------------------------------------------------------------------------------ the other verbs
+
+
+def test_help_offers_what_exists_and_nothing_else(call):
+    status, out, _ = call("--help")
+    assert status == 0
+    verbs = {"doctor", "run", "bench", "inspect", "check", "reset", "progress"}
+    assert {verb for verb in [*verbs, "trace", "calibrate"] if f" {verb} " in out} == verbs
+    assert call()[0] == 0
+
+
+def test_doctor(call):
+    status, out, _ = call("doctor", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["ok"] is True
+    rows = {row["kernel"]: row for row in found["kernels"]}
+    assert rows["gemm/blackwell/step1"]["simulator"] is True
+    assert rows["gemm/blackwell/step1"]["badge"] == "not yet run on silicon"
+    assert rows["gemm/hopper/step1"]["needs"] == "an H100 or H200"
+    status, out, _ = call("doctor")
+    assert status == 0
+    assert "not yet run on silicon" in out
+
+
+def test_doctor_drops_the_badge_once_a_result_proves_it(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmarking, "results_directory", lambda: tmp_path)
+    row = {
+        "kernel": "gemm/blackwell/step1", "dtype": "float16", "ms": 1, "ms_p20": 1, "ms_p80": 1,
+        "tflops": 1, "baseline": {}, "source_sha256": "",
+    }  # fmt: skip
+    gpu = {"name": "NVIDIA B200", "arch": "sm_100a"}
+    benchmarking.Benchmark([row], {"gpu": gpu}).save(tmp_path / "b200" / "gemm.json")
+    rows = {r["kernel"]: r for r in json.loads(call("doctor", "--json")[1])["kernels"]}
+    assert rows["gemm/blackwell/step1"]["badge"] is None
+    assert rows["gemm/blackwell/step1"]["silicon"] == ["NVIDIA B200"]
+    assert rows["gemm/hopper/step1"]["badge"] == "not yet run on silicon"
+
+
+@pytest.mark.parametrize(
+    ("emit", "words"),
+    [("cuda", "__global__"), ("ptx", "wgmma.mma_async"), ("sass", "HGMMA")],
+)
+def test_inspect_prints_what_the_kernel_becomes(call, emit, words):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="assembling needs cuda-python and NVRTC")
+    status, out, _ = call("inspect", "gemm", "--step", 1, "--arch", "hopper", "--emit", emit)
+    assert status == 0
+    assert words in out
+    status, text, _ = call(
+        "inspect", "gemm", "--step", 1, "--arch", "hopper", "--emit", emit, "--json"
+    )
+    assert words in json.loads(text)["text"]
+
+
+def test_inspect_resources(call):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="assembling needs cuda-python and NVRTC")
+    status, out, _ = call("inspect", "gemm", "--step", 1, "--emit", "resources", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["kernel"] == "gemm/blackwell/step1"
+    assert found["resources"]["spill_store_bytes"] == 0
+    assert found["resources"]["threads"] == 128
+    assert "registers" in call("inspect", "gemm", "--step", 1)[1]
+
+
+def test_bench_writes_rows_of_all_dtypes(call, monkeypatch, tmp_path, h200):
+    asked = []
+
+    def benchmark(ladder, shapes, dtype, **options):
+        asked.append(([step.name for step in ladder], shapes, dtype, options["seconds"]))
+        row = {
+            "kernel": ladder[0].name, "M": 128, "N": 128, "K": 64, "dtype": dtype, "ms": 1.0,
+            "ms_p20": 1.0, "ms_p80": 1.0, "tflops": 1.0, "tflops_per_sm": 1.0, "baseline": {},
+            "source_sha256": "x",
+        }  # fmt: skip
+        return benchmarking.Benchmark([row], {"gpu": h200.to_dict(), "date": "now"})
+
+    monkeypatch.setattr(benchmarking, "benchmark", benchmark)
+    path = tmp_path / "new" / "gemm.json"
+    status, out, _ = call(
+        "bench", "gemm", "--arch", "hopper", "--steps", "1-2,3", "--dtype", "fp16,bf16",
+        "--shapes", "1024 256,384,128", "--shapes", "512", "--seconds", "0.5", "-o", path, "--json",
+    )  # fmt: skip
+    assert status == 0
+    names = [f"gemm/hopper/step{n}" for n in (1, 2, 3)]
+    shapes = [(1024, 1024, 1024), (256, 384, 128), (512, 512, 512)]
+    assert asked == [(names, shapes, "float16", 0.5), (names, shapes, "bfloat16", 0.5)]
+    assert [row["dtype"] for row in json.loads(out)["rows"]] == ["float16", "bfloat16"]
+    assert benchmarking.load(path).to_dict() == json.loads(out)
+
+
+def test_bench_refuses_a_folder_as_its_result_file(call, tmp_path):
+    status, _, err = call("bench", "gemm", "-o", tmp_path)
+    assert status == 2
+    assert "is a folder" in err
+
+
+# -------------------------------------------------------------------------------------- exercises
+
+
+def test_check_lists_exercises(call):
+    status, out, _ = call("check", "--list", "--json")
+    found = json.loads(out)["exercises"]
+    assert status == 0
+    assert all(e.keys() == {"id", "chapter", "kind", "title"} for e in found)
+    assert {e["chapter"] for e in found} >= {1}
+    first = found[0]
+    status, out, _ = call("check", "chapter", first["chapter"], "--list")
+    assert status == 0
+    assert first["id"] in out
+    assert first["title"] in out
+
+
+def test_check_reports_and_fails_on_a_stub(call, tmp_path):
+    first = json.loads(call("check", "--list", "--json")[1])["exercises"][0]["id"]
+    report = tmp_path / "report.json"
+    status, out, _ = call("check", first, "--report", report, "--json")
+    found = json.loads(out)
+    assert status in (0, 1)
+    assert found["ok"] is (status == 0)
+    assert json.loads(report.read_text()) == found
+    status, _, err = call("check", first, "--report", tmp_path / "missing" / "report.json")
+    assert status == 2
+    assert "--report" in err
+
+
+def test_progress(call):
+    status, out, _ = call("progress", "--json")
+    assert status == 0
+    assert json.loads(out)["total"] > 0
+    assert call("progress")[0] == 0
