@@ -87,10 +87,9 @@ def _depth(_: str, bm: int, bn: int, bk: int, size: int, out: int, smem: int) ->
 
 
 def _explain_depth(call: Call, got: Any, want: Any) -> Explanation:
-    bm, bn, bk, size, out, smem = call.args
+    smem, stage = call.args[-1], want[0]
     if not isinstance(got, list) or len(got) != 2:
         return None
-    stage, stages = want
     if got[0] == stage - 16:
         return ("Every stage has two mbarriers of 8 bytes as well.", 2)
     if got[0] != stage:
