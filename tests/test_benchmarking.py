@@ -1,5 +1,6 @@
 """How measurements are taken and written down, on a clock made for the test; GPU tests last."""
 
+import functools
 import hashlib
 import json
 import statistics
@@ -241,6 +242,50 @@ def test_outputs_are_checked_on_every_set(rotation):
 
     assert rotation.verify(wrong_on_the_last).wrong == 1
     assert rotation.verify(lambda A, B, D: None).unwritten == rotation.D.numel()
+
+
+def test_a_whole_row(clock, monkeypatch, h200):
+    """One measurement from beginning to end, on tensors of the CPU and time of the test's."""
+    from mlsys_gpu import launch
+    from mlsys_gpu.kernels.baselines import cublas
+
+    gpu = clock(0.01, 0.25)
+
+    def kernel(A, B, D):
+        gpu.contender(A, B, D)
+        D.copy_((A.float() @ B.float().T).to(D.dtype))
+
+    def twice_as_fast(A, B, D):
+        gpu.gpu_cost = 0.125
+        kernel(A, B, D)
+        gpu.gpu_cost = 0.25
+
+    small = benchmarking.Device(**{**h200.__dict__, "l2_bytes": 200_000})
+    rotation = functools.partial(benchmarking._Rotation, place="cpu")
+    monkeypatch.setattr(benchmarking, "_Rotation", rotation)
+    monkeypatch.setattr(launch, "compile_for_gpu", lambda func: kernel)
+    monkeypatch.setattr(cublas, "gemm", twice_as_fast)
+    monkeypatch.setattr(benchmarking, "_nvidia_smi", lambda query: ["1755", "[N/A]"])
+    monkeypatch.setattr(benchmarking, "_gpu_for", lambda wanted: small)
+    made = mg.benchmark(STEPS[0], dtype="bfloat16", baselines=["cublas"], seconds=0.1)
+    assert isinstance(made, benchmarking.Benchmark)
+    (row,) = made.rows
+    assert row["ms"] == row["ms_p20"] == row["ms_p80"] == pytest.approx(0.25)
+    assert row["tflops"] == pytest.approx(2 * 128 * 128 * 64 / 0.25e-3 / 1e12)
+    assert row["sms"] == 1  # one CTA
+    assert row["tflops_per_sm"] == row["tflops"]
+    assert row["baseline"]["cublas"]["ms"] == pytest.approx(0.125)
+    assert row["max_error"] <= 1
+    assert row["launches_per_sample"] == pytest.approx(20, abs=1)
+    assert row["input_sets"] == 2 * 200_000 // (4 * 128 * 64 + 2 * 128 * 128) + 1
+    assert (row["sm_clock_mhz"], row["power_w"]) == (1755, None)
+    assert row["source_sha256"] == benchmarking.source_sha256("gemm/hopper/step1")
+    assert made.provenance["sources"] == {"gemm/hopper/step1": row["source_sha256"]}
+    assert made.provenance["gpu"]["name"] == "NVIDIA H200"
+    json.dumps(made.to_dict(), allow_nan=False)
+    monkeypatch.setattr(launch, "compile_for_gpu", lambda func: lambda A, B, D: D.zero_())
+    with pytest.raises(benchmarking.MeasurementError, match="is not measured, its output is wrong"):
+        mg.benchmark(STEPS[0], baselines=[])
 
 
 def test_median_and_spread():

@@ -228,7 +228,8 @@ class Difference:
         max_ulps: largest difference, in units in the last place of the output's dtype;
             infinity where only one of the two is NaN.
         max_over_partial_sum: largest difference over that element's largest partial sum.
-        max_partial_sum_ulps: the same in float32 units in the last place of that partial sum.
+        max_partial_sum_ulps: the same in units in the last place of the output's dtype, taken at
+            the size of that partial sum; 1 is one rounding that went the other way.
     """
 
     elements: int
@@ -252,8 +253,8 @@ class Difference:
             return f"all {self.elements} elements are the same, bit for bit"
         return (
             f"{self.differing} of {self.elements} elements differ, by at most {self.max_ulps:g} "
-            f"units in the last place of the output, {self.max_over_partial_sum:.2e} of the "
-            f"element's largest partial sum ({self.max_partial_sum_ulps:.1f} of its float32 ulps)"
+            f"units in the last place of the output, {self.max_partial_sum_ulps:.2g} in the last "
+            f"place of the element's largest partial sum ({self.max_over_partial_sum:.1e} of it)"
         )
 
 
@@ -318,8 +319,10 @@ def output_difference(A: np.ndarray, B: np.ndarray, D1: np.ndarray, D2: np.ndarr
         return Difference(x.size, count, math.inf, math.inf, math.inf)
     gap = np.abs(x - y)[differing]
     sums = largest_partial_sums(A, B)[differing]
-    # 2**-126 keeps the logarithm finite; a partial sum below it has no float32 ulp to speak of
-    ulp = 2.0 ** (np.floor(np.log2(np.maximum(sums, 2.0**-126))) - 23)
+    # below its smallest normal number a dtype's spacing stays what it is
+    smallest = _SMALLEST_SUBNORMAL[D1.dtype.name]
+    digits = _SIGNIFICAND_BITS[D1.dtype.name] - 1
+    ulp = 2.0 ** (np.floor(np.log2(np.maximum(sums, smallest * 2.0**digits))) - digits)
     with np.errstate(divide="ignore"):
         relative = float((gap / sums).max())
     return Difference(
