@@ -79,13 +79,22 @@ def if_then_else(t: Any, call: Any) -> Value:
     return t.choose(condition, yes, no, str(call.ty))
 
 
-@row("tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down", result="lane")
+_SHUFFLE_MODES = {"_up": "up", "_down": "down", "_xor": "bfly"}
+
+
+@row(
+    "tvm_warp_shuffle",
+    "tvm_warp_shuffle_up",
+    "tvm_warp_shuffle_down",
+    "tvm_warp_shuffle_xor",
+    result="lane",
+)
 def warp_shuffle(t: Any, call: Any) -> Value:
     name = str(call.op.name)
     value, source = t.expr(call.args[1]), t.expr(call.args[2])
     if value.uniform:
         return value
-    mode = "up" if name.endswith("_up") else "down" if name.endswith("_down") else "idx"
+    mode = _SHUFFLE_MODES.get(name[name.rfind("_") :], "idx")
     width = t.expr(call.args[3]).code
     return Value(f'shuffle(w, {value.code}, {source.code}, "{mode}", {width})', value.dtype, True)
 
@@ -535,7 +544,7 @@ def barrier_cluster_wait(t: Any, call: Any) -> None:
     t.blocking(f"cluster_wait(w{t.mask()})")
 
 
-@row("ptx.mapa", vectorizable=True)
+@row("ptx.mapa", "ptx.mapa_u32", "ptx.mapa_u64_raw", "ptx.mapa_u64_shared", vectorizable=True)
 def mapa(t: Any, call: Any) -> None:
     """``mapa``: the address of the same shared variable in another CTA of the cluster."""
     target, address, rank = call.operands.values()
@@ -553,6 +562,12 @@ _SREGS = {
     "ctaid.x": "bx",
     "ctaid.y": "by",
     "ctaid.z": "bz",
+    "clusterid.x": "(bx // w.cluster.shape[0])",
+    "clusterid.y": "(by // w.cluster.shape[1])",
+    "clusterid.z": "(bz // w.cluster.shape[2])",
+    "cluster_ctaid.x": "(bx % w.cluster.shape[0])",
+    "cluster_ctaid.y": "(by % w.cluster.shape[1])",
+    "cluster_ctaid.z": "(bz % w.cluster.shape[2])",
 }
 
 

@@ -106,11 +106,16 @@ def ld_global(w: Warp, address, size: int, lanes: int, mask=None):
     if mask is not None and isinstance(address, np.ndarray):
         full, address = address, _active(address, mask)
         tensor, offsets = _span(w, address, width, mask, "load")
+        _count_loads(w, width, np.size(offsets))
         return _spread(tensor.view(size, lanes)[offsets // width], full.shape, mask, lanes)
     tensor, offsets = _span(w, address, width, mask, "load")
-    w.machine.count("global_load_bytes", width * np.size(offsets))
-    w.machine.count("global_load_instructions", max(1, np.size(offsets) // 32))
+    _count_loads(w, width, np.size(offsets))
     return tensor.view(size, lanes)[offsets // width]
+
+
+def _count_loads(w: Warp, width: int, threads: int) -> None:
+    w.machine.count("global_load_bytes", width * threads)
+    w.machine.count("global_load_instructions", max(1, threads // 32))
 
 
 @op
