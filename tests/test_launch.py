@@ -270,12 +270,13 @@ def test_tvm_compiles_through_artifacts_and_only_meanwhile(monkeypatch):
     assert calls == [("the source", "sm_90a")]
 
 
-def test_without_header_wheels_tvm_finds_a_toolkit_itself(monkeypatch):
+@pytest.mark.parametrize("error", [artifacts.MissingTool("no headers"), RuntimeError("older")])
+def test_without_header_wheels_tvm_finds_a_toolkit_itself(monkeypatch, error):
     import tvm
     import tvm_ffi
 
     def missing(source, arch):
-        raise artifacts.MissingTool("no headers")
+        raise error
 
     monkeypatch.setattr(artifacts, "compile_cuda", missing)
     before = tvm_ffi.get_global_func(launch._CALLBACK)

@@ -293,8 +293,8 @@ _CALLBACK = "tvm_callback_cuda_compile"
 def _our_compiler() -> Iterator[None]:
     """While active, TVM compiles CUDA through :mod:`mlsys_gpu.artifacts`.
 
-    So what runs is what ``inspect`` shows, from the same cache on disk. Where the headers are
-    missing as wheels, TVM's own way, which looks for an installed CUDA toolkit, is taken instead.
+    So what runs is what ``inspect`` shows, from the same cache on disk. Where that cannot start,
+    for want of a header or a tool, TVM's own way is taken: it looks for a CUDA toolkit.
     """
     import tvm
     import tvm_ffi
@@ -307,7 +307,9 @@ def _our_compiler() -> Iterator[None]:
         target = tvm.target.Target.current(allow_none=False)
         try:
             return artifacts.compile_cuda(code, str(target.attrs["arch"])).cubin
-        except artifacts.MissingTool:
+        except artifacts.CompileError:
+            raise  # the source is at fault, and TVM's compiler would say the same
+        except Exception:  # MissingTool, and what other releases of cuda-python raise
             return bytes(original(code))
 
     tvm_ffi.register_global_func(_CALLBACK, compile_cuda, override=True)
