@@ -41,7 +41,7 @@ SHAPES = {
 CUBES = [1024, 2048, 4096, 8192]
 
 
-class Session:
+class Checks:
     """The parts of this run: what failed, and how much time is left."""
 
     def __init__(self, minutes: float, skip: list[str]):
@@ -68,7 +68,7 @@ class Session:
             self.failures.append(f"{what}: {line}")
         print(f"  {what}: {line}  [{time.monotonic() - began:.1f} s]", flush=True)
 
-    def part(self, name: str, body: Callable[[Session], None]) -> None:
+    def part(self, name: str, body: Callable[[Checks], None]) -> None:
         """Run a part unless it is to be skipped."""
         if name in self.skip:
             print(f"== {name}: skipped", flush=True)
@@ -103,7 +103,7 @@ def label(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
     return f"{step.name} {'x'.join(map(str, shape))} {dtype}"
 
 
-def machine(session: Session) -> None:
+def machine(checks: Checks) -> None:
     def look() -> str:
         found = doctor.examine()
         for item in found["items"]:
@@ -111,10 +111,10 @@ def machine(session: Session) -> None:
         require(found["ok"], f"missing: {[item['name'] for item in found['missing']]}")
         return "looked at"
 
-    session.attempt("doctor", look)
+    checks.attempt("doctor", look)
 
 
-def right(session: Session, arch: str) -> None:
+def right(checks: Checks, arch: str) -> None:
     def check(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
         M, N, K = shape
         A, B = verification.gemm_inputs(M, N, K, dtype, seed=M + 7 * N + 31 * K)
@@ -125,10 +125,10 @@ def right(session: Session, arch: str) -> None:
         return f"{verdict}, {1e6 * (ran.seconds or 0):.1f} µs"
 
     for case in cases(arch):
-        session.attempt(label(*case), lambda case=case: check(*case))
+        checks.attempt(label(*case), lambda case=case: check(*case))
 
 
-def refusals(session: Session, arch: str) -> None:
+def refusals(checks: Checks, arch: str) -> None:
     import torch
 
     step = mg.gemm.steps(arch)[0]
@@ -177,21 +177,21 @@ def refusals(session: Session, arch: str) -> None:
         require(verdict.ok, str(verdict))
         return "launched on torch's current stream"
 
-    session.attempt("another architecture", other_architecture)
-    session.attempt("an odd address", odd_address)
-    session.attempt(
+    checks.attempt("another architecture", other_architecture)
+    checks.attempt("an odd address", odd_address)
+    checks.attempt(
         "mixed places",
         lambda: refused(launch.ArgumentError, "one place", kernel, A, B.cpu(), D),
     )
-    session.attempt(
+    checks.attempt(
         "a transposed tensor",
         lambda: refused(launch.ArgumentError, "contiguous", kernel, A, B, torch.zeros_like(D).t()),
     )
-    session.attempt("three calls of mg.run", second_call)
-    session.attempt("a stream of one's own", own_stream)
+    checks.attempt("three calls of mg.run", second_call)
+    checks.attempt("a stream of one's own", own_stream)
 
 
-def simulator(session: Session, arch: str, folder: Path) -> None:
+def simulator(checks: Checks, arch: str, folder: Path) -> None:
     rows: list[dict[str, Any]] = []
 
     def compare(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
@@ -218,7 +218,7 @@ def simulator(session: Session, arch: str, folder: Path) -> None:
         return str(difference)
 
     for case in cases(arch):
-        session.attempt(label(*case), lambda case=case: compare(*case))
+        checks.attempt(label(*case), lambda case=case: compare(*case))
     gpu = device.current()
     if rows and gpu is not None:
         sources = {row["kernel"]: row["source_sha256"] for row in rows}
@@ -228,7 +228,7 @@ def simulator(session: Session, arch: str, folder: Path) -> None:
         write(folder / "simulator.json", content)
 
 
-def benchmarks(session: Session, arch: str, folder: Path, seconds: float) -> None:
+def benchmarks(checks: Checks, arch: str, folder: Path, seconds: float) -> None:
     result = benchmarking.Benchmark()
 
     def measure(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
@@ -253,7 +253,7 @@ def benchmarks(session: Session, arch: str, folder: Path, seconds: float) -> Non
         for shape in own:
             for dtype in DTYPES:
                 what = label(step, shape, dtype)
-                session.attempt(what, lambda s=step, x=shape, d=dtype: measure(s, x, d))
+                checks.attempt(what, lambda s=step, x=shape, d=dtype: measure(s, x, d))
     if result.rows:
         print(result)
 
@@ -293,20 +293,20 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     folder = options.output or ROOT / "book" / "results" / short_name(gpu)
-    session = Session(options.minutes, options.skip)
-    session.part("machine", machine)
-    session.part("right", lambda s: right(s, arch))
-    session.part("refusals", lambda s: refusals(s, arch))
-    session.part("simulator", lambda s: simulator(s, arch, folder))
-    session.part("benchmarks", lambda s: benchmarks(s, arch, folder, options.seconds))
+    checks = Checks(options.minutes, options.skip)
+    checks.part("machine", machine)
+    checks.part("right", lambda c: right(c, arch))
+    checks.part("refusals", lambda c: refusals(c, arch))
+    checks.part("simulator", lambda c: simulator(c, arch, folder))
+    checks.part("benchmarks", lambda c: benchmarks(c, arch, folder, options.seconds))
 
-    print(f"\n== summary: {gpu.name}, {time.monotonic() - session.began:.0f} s")
-    for line in session.lines:
+    print(f"\n== summary: {gpu.name}, {time.monotonic() - checks.began:.0f} s")
+    for line in checks.lines:
         print(f"  {line}")
-    for failure in session.failures:
+    for failure in checks.failures:
         print(f"  FAILED {failure}")
-    print("ALL RIGHT" if not session.failures else f"{len(session.failures)} FAILURES")
-    return 1 if session.failures else 0
+    print("ALL RIGHT" if not checks.failures else f"{len(checks.failures)} FAILURES")
+    return 1 if checks.failures else 0
 
 
 if __name__ == "__main__":

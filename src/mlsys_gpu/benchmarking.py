@@ -264,12 +264,12 @@ class Unavailable:
         return False
 
     def __str__(self) -> str:
-        return f"Not measured. {self.reason}"
+        return f"Not measured: {self.reason}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<p><strong>Not measured.</strong> {html.escape(self.reason)}</p>"
+        return f"<p><strong>Not measured:</strong> {html.escape(self.reason)}</p>"
 
 
 def load(path: str | Path) -> Benchmark:
