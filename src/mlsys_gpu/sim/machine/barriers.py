@@ -505,3 +505,4 @@ EXIT_HOOKS.append(_exit)
 def fence_proxy_async(w: Warp, mask=None) -> None:
     """``fence.proxy.async``: what this warp has seen is now visible to the async proxy too."""
     np.maximum(w.clock[1], w.clock[0], out=w.clock[1])
+    w.tick()  # what this warp writes from here on needs a fence of its own

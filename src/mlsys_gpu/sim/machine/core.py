@@ -104,7 +104,7 @@ class Warp:
         self.agent = agents.of(cta.rank, index)
         self.unit = {unit: agents.of(cta.rank, index, unit) for unit in UNITS}
         self.clock = agents.clock()
-        self.clock[:, self.agent] = 1
+        self.clock[0, self.agent] = 1  # row 1, the async proxy's, moves by fence.proxy.async alone
         self.now = stamp(self.agent, 1)  # the stamp of an access made now, but for its site
         self.waiting: Waiting | None = None
         self.exited = False
@@ -114,7 +114,7 @@ class Warp:
     def tick(self) -> None:
         """Start a new moment: what comes now is not covered by what was released before."""
         value = int(self.clock[0, self.agent]) + 1
-        self.clock[:, self.agent] = value
+        self.clock[0, self.agent] = value
         self.now = stamp(self.agent, value)
 
     def release(self) -> np.ndarray:
