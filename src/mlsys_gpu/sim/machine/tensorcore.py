@@ -312,6 +312,7 @@ def _products(w: Warp, pipe: TensorPipe, batch: list[tuple]) -> None:
             )
     except descriptors.DescriptorError as error:
         raise _bad_descriptor(w, error, site) from None
+    _count_product(w, form.m, form.n, len(batch))
     rows_a, ta = descriptors.operand_rows(left, form.m, form.transpose_a)
     rows_b, tb = descriptors.operand_rows(right, form.n, form.transpose_b)
     what = f"tcgen05.mma ({form.m}x{form.n}x{16 * len(batch)})"
@@ -424,6 +425,7 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
         w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.ld"
     )
     site = w.s
+    w.machine.count("tmem_load_bytes", 32 * count * 4)
     transfers = _transfers(w, "tmem_load")
     target = registers.view(np.uint32)
     target[...] = POISON
@@ -674,6 +676,12 @@ def _gather(views, n: int) -> np.ndarray:
     return matrix
 
 
+def _count_product(w: Warp, m: int, n: int, steps: int) -> None:
+    """Count k16 steps of 16-bit operands in shared memory: a multiply-add is 2 FLOP."""
+    w.machine.count("mma_flop", 2 * m * n * 16 * steps)
+    w.machine.count("mma_operand_bytes", (m + n) * 16 * 2 * steps)
+
+
 @op
 def wgmma_mma(
     w: Warp, registers, first: int, a, b, accumulate, n: int, dtype: str, ta: int, tb: int, sign: int,
@@ -693,8 +701,8 @@ def wgmma_mma(
     at = number - group.base
     if at == len(group.products):
         group.products.append(Product(a, b, accumulate, n, dtype, ta, tb, sign, w.s))
-        if w.id % 4 == 0:
-            w.machine.count("mma_instructions")
+        w.machine.count("mma_instructions")  # the warp that comes first; once for the warpgroup
+        _count_product(w, 64, n, 1)
     product = group.products[at]
     if (product.a, product.b, product.accumulate, product.n) != (a, b, accumulate, n):
         w.machine.report(
