@@ -1,4 +1,10 @@
 // A page opened from disk may not read its neighbours, so the search shows no excerpts there.
-if (location.protocol === "file:" && window.DOCUMENTATION_OPTIONS) {
-  window.DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined") {
+  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 }
+
+// The theme leaves the book's title outside every landmark of the page.
+document.addEventListener("DOMContentLoaded", () => {
+  const title = document.querySelector(".bd-sidebar-primary .navbar-brand");
+  if (title) title.closest(".sidebar-primary-item").setAttribute("role", "banner");
+});

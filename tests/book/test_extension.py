@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def ext():
     pytest.importorskip("sphinx")
     spec = importlib.util.spec_from_file_location("mlsys_book", ROOT / "book/_ext/mlsys_book.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -38,7 +38,7 @@ def test_layout_shows_the_addresses_that_python_computes(show):
     seen = show(viz.layout(16, 64, "float16", swizzle=128))
     page = seen.page
     for swizzle in layouts.SWIZZLES:
-        page.locator(f".mg-segments input[value='{swizzle}']").check(force=True)
+        page.locator(f".mg-segments input[value='{swizzle}'] + label").click()
         for row, chunk, inner in [(0, 0, 0), (1, 0, 3), (5, 6, 7), (15, 7, 1), (10, 3, 5)]:
             page.locator(f".mg-tile [data-at='{row}.{chunk}']").click()
             page.locator("input[type=number]").fill(str(chunk * 8 + inner))
@@ -67,11 +67,11 @@ def test_layout_by_keyboard_and_from_the_memory_side(show):
 
 def test_layout_counts_conflicts_and_names_lanes(show):
     page = show(viz.layout(16, 64)).page
-    page.get_by_text("down the rows").click()
+    page.get_by_text("down the rows", exact=True).click()
     cost = page.locator(".mg-cost")
     assert "4 passes" in cost.inner_text()
     assert "no bank conflict" in cost.inner_text()
-    page.locator(".mg-segments input[value='0']").check(force=True)
+    page.locator(".mg-segments input[value='0'] + label").click()
     assert "32 passes" in cost.inner_text()
     assert "8-way" in cost.inner_text()
     page.locator(".mg-tile [data-at='9.1']").click()
@@ -128,10 +128,10 @@ def test_hierarchy_goes_down_to_a_thread_by_keyboard(show):
 
 def test_hierarchy_pipeline_differs_between_architectures(show):
     page = show(viz.execution_hierarchy("hopper", tile=(128, 128, 64))).page
-    page.locator(".mg-segments input[value=pipeline]").check(force=True)
+    page.locator(".mg-segments input[value='pipeline'] + label").click()
     places = "all => all.map(b => b.dataset.place)"
     assert page.locator(".mg-box").evaluate_all(places) == ["gmem", "smem", "tc", "reg", "gmem2"]
-    page.locator(".mg-segments input[value=blackwell]").check(force=True)
+    page.locator(".mg-segments input[value='blackwell'] + label").click()
     assert "tmem" in page.locator(".mg-box").evaluate_all(places)
     page.locator(".mg-pipeline input[type=range]").focus()
     page.keyboard.press("End")

@@ -33,13 +33,13 @@
   function choice(legend, options, value, onchange) {
     const name = unique("choice");
     const inputs = new Map();
-    const items = options.map(({ id, label }) => {
+    const items = options.map(({ id, label }, i) => {
       const input = el("input", {
-        type: "radio", name, value: id, id: `${name}-${id}`, checked: id === value,
+        type: "radio", name, value: id, id: `${name}-${i}`, checked: id === value,
         onchange: () => onchange(id),
       });
       inputs.set(id, input);
-      return [input, el("label", { for: `${name}-${id}` }, label)];
+      return [input, el("label", { for: `${name}-${i}` }, label)];
     });
     const element = el("fieldset", { class: "mg-choice" }, el("legend", {}, legend),
       el("div", { class: "mg-segments" }, items));

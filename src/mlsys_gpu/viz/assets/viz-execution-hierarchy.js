@@ -87,10 +87,10 @@ mlsysViz.register("execution-hierarchy", (stage, data, ui) => {
       ["How many", level.count], ["Runs", level.runs], ["Synchronises by", level.sync],
       ["In a GEMM", level.gemm],
     ]);
-    parts.push(el("h4", { class: "mg-sub" }, level.name), facts.element);
+    parts.push(el("p", { class: "mg-sub" }, level.name), facts.element);
     const left = el("div", { class: "mg-levels-main" }, parts);
     const right = el("div", { class: "mg-levels-side" },
-      el("h4", { class: "mg-sub" }, `Memory that ${depth === 0 ? "the whole grid" : "a " + short(level).toLowerCase()} can address`),
+      el("p", { class: "mg-sub" }, `Memory that ${depth === 0 ? "the whole grid" : "a " + short(level).toLowerCase()} can address`),
       el("ul", { class: "mg-memories" }, arch.memories.map((m) => {
         const seen = level.sees.includes(m.id);
         return el("li", { class: `mg-memory ${seen ? "mg-seen" : "mg-unseen"}`, "data-memory": m.id },
@@ -129,7 +129,7 @@ mlsysViz.register("execution-hierarchy", (stage, data, ui) => {
       flow.append(box);
     });
     const facts = ui.readout();
-    const title = el("h4", { class: "mg-sub" });
+    const title = el("p", { class: "mg-sub" });
     function draw() {
       const s = steps[step];
       const last = step === steps.length - 1;

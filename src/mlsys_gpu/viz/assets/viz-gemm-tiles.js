@@ -57,8 +57,8 @@ mlsysViz.register("gemm-tiles", (stage, data, ui) => {
       el("div", {}, name("Bᵀ", `K ↓ ${ui.group(data.K)}, N → ${ui.group(data.N)}`), b.element),
       el("div", {}, name("A", `M ↓ ${ui.group(data.M)}, K → ${ui.group(data.K)}`), a.element),
       el("div", {}, name("D", "the CTA in each tile"), d.element))),
-    el("h4", { class: "mg-sub" }, "The chosen tile"), facts.element,
-    el("h4", { class: "mg-sub" }, "The whole product"), all.element);
+    el("p", { class: "mg-sub" }, "The chosen tile"), facts.element,
+    el("p", { class: "mg-sub" }, "The whole product"), all.element);
 
   function paint() {
     const mark = (node, mine, k) => {

@@ -65,9 +65,9 @@ mlsysViz.register("layout", (stage, data, ui) => {
   stage.append(
     el("div", { class: "mg-controls" }, swizzle.element, warp.element),
     el("div", { class: "mg-two" },
-      el("div", {}, el("h4", { class: "mg-sub" }, "The tile: row.chunk"),
+      el("div", {}, el("p", { class: "mg-sub" }, "The tile: row.chunk"),
         head(Array.from({ length: chunks }, (_, c) => `${c * per}`)), tile.element),
-      el("div", {}, el("h4", { class: "mg-sub" }, "Shared memory by bank"),
+      el("div", {}, el("p", { class: "mg-sub" }, "Shared memory by bank"),
         head(Array.from({ length: lineChunks }, (_, c) => `${c * 4}`)), memory.element)),
     el("div", { class: "mg-controls" },
       el("label", { class: "mg-label", for: column.id }, "Column of the chosen element"), column),
