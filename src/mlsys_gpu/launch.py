@@ -278,7 +278,7 @@ def _compile(kernel: Any) -> Compiled:
     # without a host of its own the target gets LLVM: no C compiler is needed on the machine
     target = tvm.target.Target({"kind": "cuda", "arch": arch})
     function = kernel.without_attr("target") if "target" in kernel.attrs else kernel
-    with _our_compiler():
+    with _our_compiler(arch):
         executable = tvm.compile(
             function.with_attr("global_symbol", name), target=target, tir_pipeline="tirx"
         )
@@ -290,13 +290,12 @@ _CALLBACK = "tvm_callback_cuda_compile"
 
 
 @contextlib.contextmanager
-def _our_compiler() -> Iterator[None]:
+def _our_compiler(arch: str) -> Iterator[None]:
     """While active, TVM compiles CUDA through :mod:`mlsys_gpu.artifacts`.
 
     So what runs is what ``inspect`` shows, from the same cache on disk. Where that cannot start,
     for want of a header or a tool, TVM's own way is taken: it looks for a CUDA toolkit.
     """
-    import tvm
     import tvm_ffi
 
     from mlsys_gpu import artifacts
@@ -304,9 +303,8 @@ def _our_compiler() -> Iterator[None]:
     original: Any = tvm_ffi.get_global_func(_CALLBACK)
 
     def compile_cuda(code: str) -> bytes:
-        target = tvm.target.Target.current(allow_none=False)
         try:
-            return artifacts.compile_cuda(code, str(target.attrs["arch"])).cubin
+            return artifacts.compile_cuda(code, arch).cubin
         except artifacts.CompileError:
             raise  # the source is at fault, and TVM's compiler would say the same
         except Exception:  # MissingTool, and what other releases of cuda-python raise
