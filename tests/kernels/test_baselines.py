@@ -89,8 +89,6 @@ def test_both_offer_the_same_call():
 @pytest.mark.gpu
 @pytest.mark.parametrize("baseline", [cublas, triton_gemm])
 def test_on_the_gpu_against_float64(baseline):
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA GPU")
     cases = [(s, d) for s in (*SHAPES, (4096, 4096, 512)) for d in HALF_ULP]
     for shape, dtype in cases:
         A, B, D = (t.cuda() for t in inputs(shape, dtype, seed=1))

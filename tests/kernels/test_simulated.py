@@ -1,0 +1,73 @@
+"""Every kernel of the ladder computes D = A @ B.T in the simulator, and nothing is found."""
+
+import numpy as np
+import pytest
+
+import mlsys_gpu as mg
+from mlsys_gpu.kernels import gemm
+from mlsys_gpu.verification import compare_gemm, gemm_inputs, output_difference, poisoned
+
+# One K tile; an even and an odd number; more than one tile each way, with M, N and K all different.
+SHAPES = {
+    1: [(128, 128, 64)],
+    2: [(128, 128, 64), (128, 128, 128), (128, 128, 448)],
+    3: [(128, 128, 64), (256, 384, 192), (384, 256, 64), (128, 256, 320)],
+}
+CASES = [
+    (arch, step.number, shape, dtype)
+    for arch in gemm.ARCHS
+    for step in gemm.steps(arch)
+    for shape in SHAPES[step.number]
+    for dtype in gemm.DTYPES
+]
+
+
+def simulated(kernel, shape, dtype, seed=0, **schedule):
+    A, B = gemm_inputs(*shape, dtype=dtype, seed=seed)
+    D = poisoned((shape[0], shape[1]), dtype)
+    report = mg.simulate(kernel, A, B, D, **schedule)
+    assert report.ok, report
+    assert not report.findings
+    return A, B, D
+
+
+@pytest.mark.parametrize(("arch", "n", "shape", "dtype"), CASES)
+def test_against_float64_in_every_schedule(arch, n, shape, dtype):
+    kernel = gemm.step(n, arch).build(*shape, dtype=dtype)
+    A, B, first = simulated(kernel, shape, dtype, schedule="eager")
+    assert compare_gemm(A, B, first).max_error <= 1
+    for schedule in ("lazy", "seeded"):
+        _, _, D = simulated(kernel, shape, dtype, schedule=schedule, schedule_seed=n)
+        assert compare_gemm(A, B, D).max_error <= 1
+        # A schedule moves effects in time. The order of float32 additions may differ, no more.
+        assert output_difference(A, B, first, D).max_partial_sum_ulps <= 1
+
+
+@pytest.mark.parametrize("arch", gemm.ARCHS)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_silent_whatever_the_seed(arch, n):
+    shape = SHAPES[n][-1] if n < 3 else (256, 128, 128)
+    kernel = gemm.step(n, arch).build(*shape)
+    for seed in range(20):
+        simulated(kernel, shape, "float16", seed, schedule="seeded", schedule_seed=seed)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_both_architectures_agree(n):
+    shape = SHAPES[n][-1]
+    A, B, blackwell = simulated(gemm.step(n, "blackwell").build(*shape), shape, "float16")
+    _, _, hopper = simulated(gemm.step(n, "hopper").build(*shape), shape, "float16")
+    assert output_difference(A, B, blackwell, hopper).max_partial_sum_ulps <= 1
+
+
+@pytest.mark.parametrize("arch", gemm.ARCHS)
+def test_large_and_small_numbers(arch):
+    """Sums past float16's range become infinite, as on the GPU; zeros stay zeros."""
+    kernel = gemm.step(1, arch).build(128, 128, 64)
+    A, B = (np.zeros((128, 64), np.float16) for _ in range(2))
+    A[3], B[5], B[6] = 40.0, 40.0, 2.0**-14
+    D = poisoned((128, 128))
+    assert mg.simulate(kernel, A, B, D).ok
+    expected = np.zeros((128, 128))
+    expected[3, 5], expected[3, 6] = np.inf, 64 * 40 * 2.0**-14
+    assert np.array_equal(D.astype(np.float64), expected)
