@@ -183,6 +183,8 @@ def _finished(verdict: Verdict, exercise: Exercise, source: str, failures: int) 
     elif verdict.status in ("failed", "unsolved"):
         # The check may know which hint fits; otherwise each new wrong attempt opens the next one.
         step = verdict.hint_step or max(1, min(failures, len(exercise.hints)))
+        if verdict.status == "unsolved":
+            step = 1
         verdict.hint_step = min(step, len(exercise.hints))
         verdict.hint = exercise.hints[verdict.hint_step - 1]
     return verdict

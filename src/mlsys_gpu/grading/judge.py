@@ -6,6 +6,7 @@ hostile kernel may crash TVM. It never runs student code: the kernel arrives as 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,26 @@ from mlsys_gpu.grading.checks.base import Input, Kernel, Outcome, Output, Ran, d
 
 if TYPE_CHECKING:
     from mlsys_gpu.sim import Finding, Report
+
+
+#: Which of several findings is shown: causes before what they lead to.
+_PRIORITY = (
+    "race-smem",
+    "race-tmem",
+    "race-global",
+    "missing-proxy-fence",
+    "missing-commit",
+    "wgmma-in-flight",
+    "wgmma-fence",
+    "barrier-init",
+    "barrier-overarrival",
+    "divergent-collective",
+    "descriptor",
+    "tmem-lane-quarter",
+    "misaligned",
+    "out-of-bounds",
+    "deadlock",
+)
 
 
 def judge(job: dict[str, Any]) -> dict[str, Any]:
@@ -38,8 +59,8 @@ def judge(job: dict[str, Any]) -> dict[str, Any]:
 def _judge_case(
     check: Kernel, text: str, case: dict[str, Any], seed: tuple[int, int], job: dict[str, Any]
 ) -> Outcome:
-    from mlsys_gpu.lowering import arch_of, lower
-    from mlsys_gpu.sim import Unsupported, simulate
+    from mlsys_gpu import sim
+    from mlsys_gpu.lowering import arch_of
 
     shape = ", ".join(f"{name} = {value}" for name, value in case.items())
     at = f"At {shape}: " if shape else ""
@@ -48,83 +69,134 @@ def _judge_case(
     except serial.SerialError as error:
         return Outcome(False, f"the kernel could not be read: {error}")
     wanted = {"hopper": "sm_90a", "blackwell": "sm_100a"}[check.arch]
-    if arch_of(kernel) != wanted and kernel.attrs and "target" in kernel.attrs:
+    found = arch_of(kernel)
+    if found != wanted and kernel.attrs and "target" in kernel.attrs:
         return Outcome(
             False,
-            f"this exercise is for {check.arch} ({wanted}); the kernel names the target "
-            f"{arch_of(kernel)}.",
+            f"this exercise is for {check.arch} ({wanted}); the kernel names the target {found}.",
         )
     try:
-        lowered = lower(kernel, arch=wanted)
+        program = sim.compile(kernel, arch=wanted)
+        _refuse_strange_source(program.source)
+    except sim.Unsupported as error:
+        return Outcome(
+            False,
+            f"{at}the simulator does not model everything that this kernel uses, so that it "
+            f"cannot be graded: {error}",
+        )
     except Exception as error:  # TVM raises many kinds here; all mean the same to the reader
-        return Outcome(False, f"{at}TVM cannot lower this kernel. {_tvm_message(error)}")
+        text = f"{at}TVM cannot lower this kernel. {_tvm_message(error)} {check.refused}"
+        return Outcome(False, text.strip())
 
     data = list(check.data(np.random.default_rng(seed), **case))
-    problem = _signature(lowered.params, data)
+    problem = _signature(program.params, data)
     if problem:
         return Outcome(False, f"{at}{problem}")
 
-    for number, schedule in enumerate(check.schedules):
-        arrays: list[np.ndarray] = []
-        for item in data:
-            arrays.append(item.value.copy() if isinstance(item, Input) else item.poisoned())
+    runs = []
+    for schedule in check.schedules:
+        arrays = [
+            item.value.copy() if isinstance(item, Input) else item.poisoned() for item in data
+        ]
         names = {item.name: array for item, array in zip(data, arrays, strict=True)}
         try:
-            report = simulate(
-                kernel, *arrays, schedule=schedule, schedule_seed=seed[0] + number, arch=wanted
-            )
-        except Unsupported as error:
+            report = sim.simulate(program, *arrays, schedule=schedule, schedule_seed=seed[0])
+        except MemoryError:
+            raise
+        except Exception as error:
             return Outcome(
                 False,
-                f"{at}the simulator does not model everything this kernel uses, so it cannot be "
-                f"graded: {error}",
+                f"{at}the simulator cannot follow this kernel to its end ({type(error).__name__}: "
+                f"{error}). A register index beyond its array does that, and a layout that does "
+                "not fit its buffer.",
             )
-        ran = Ran(case, names, report, lowered)
-        outcome = _judge_run(check, ran, data, at, job)
-        if not outcome.ok:
-            return outcome
+        runs.append(Ran(case, names, report))
+    return _judge_runs(check, runs, data, shape, job)
+
+
+def _judge_runs(
+    check: Kernel,
+    runs: Sequence[Ran],
+    data: Sequence[Input | Output],
+    shape: str,
+    job: dict[str, Any],
+) -> Outcome:
+    """Findings first, then numbers, then the exercise's own target."""
+    findings = [(f, ran) for ran in runs for f in ran.report.findings if f.severity == "error"]
+    findings.sort(key=lambda pair: _rank(pair[0].code))
+    problems = [(_wrong(ran, data), ran) for ran in runs]
+    problem, shown = next(((text, ran) for text, ran in problems if text), ("", runs[0]))
+    if findings or problem:
+        # The explanation looks at the run whose numbers are wrong, else at the finding's.
+        ran = shown if problem else findings[0][1]
+        said: Any = check.explain(ran, [f for f, _ in findings], problem) if check.explain else None
+        said, hint = said if isinstance(said, tuple) else (said, None)
+        parts = []
+        if findings:
+            finding, where = findings[0]
+            parts.append(describe_finding(finding, where.report, job["path"], job["display"]))
+            if not problem:
+                parts.append(
+                    "The numbers came out right here, and still the hardware is free to do "
+                    "otherwise."
+                )
+            elif problems[0][0]:
+                parts.append(f"The numbers are wrong too: {problem}")
+            else:
+                parts.append(
+                    f"The numbers are right where effects land at once, and wrong on the "
+                    f"{shown.report.schedule} schedule: {problem}"
+                )
+        else:
+            parts.append(f"At {shape}: {problem}" if shape else _capital(problem))
+        parts.append(said or "")
+        return Outcome(False, " ".join(part for part in parts if part), hint)
+    if check.target is not None:
+        said = check.target(runs[0])
+        said, hint = said if isinstance(said, tuple) else (said, None)
+        if said:
+            where = f"at {shape} " if shape else ""
+            return Outcome(False, f"The numbers are right, but {where}{said}", hint)
     return Outcome(True, "right")
 
 
-def _judge_run(
-    check: Kernel, ran: Ran, data: Sequence[Input | Output], at: str, job: dict[str, Any]
-) -> Outcome:
-    """Findings first, then numbers, then the exercise's own target."""
-    findings = [f for f in ran.report.findings if f.severity == "error"]
-    problem = ""
+def _rank(code: str) -> int:
+    return _PRIORITY.index(code) if code in _PRIORITY else len(_PRIORITY)
+
+
+def _wrong(ran: Ran, data: Sequence[Input | Output]) -> str:
+    """What is wrong with the arrays after a run, "" where nothing is."""
     for item in data:
         got = ran.arrays[item.name]
         if isinstance(item, Input):
             if not np.array_equal(got, item.value, equal_nan=True):
-                problem = problem or f"the kernel changed its input {item.name}."
-        else:
-            problem = problem or (describe_mismatch(item, got) or "")
-    if findings or problem:
-        said: Any = check.explain(ran, findings, problem) if check.explain else None
-        hint = None
-        if isinstance(said, tuple):
-            said, hint = said
-        parts = []
-        if findings:
-            parts.append(describe_finding(findings[0], ran.report, job["path"], job["display"]))
-            if problem:
-                parts.append(f"The numbers are wrong too: {problem}")
-            else:
-                parts.append(
-                    "The numbers came out right in this run, and still the hardware is free to "
-                    "do otherwise."
-                )
-        else:
-            parts.append(f"{at}{problem}" if at else _capital(problem))
-        if said:
-            parts.append(said)
-        return Outcome(False, " ".join(parts), hint)
-    if check.target is not None:
-        said = check.target(ran)
-        if said:
-            said, hint = said if isinstance(said, tuple) else (said, None)
-            return Outcome(False, f"The numbers are right. {at}{said}", hint)
-    return Outcome(True, "right")
+                return f"the kernel changed its input {item.name}."
+        elif problem := describe_mismatch(item, got):
+            return problem
+    return ""
+
+
+def _refuse_strange_source(source: str) -> None:
+    """Refuses a translated kernel that would do more than compute.
+
+    The simulator translates kernels into Python of its own making. This makes sure, apart from it,
+    that nothing in a hostile kernel found its way into that text as code.
+    """
+    for node in ast.walk(ast.parse(source)):
+        name = ""
+        if isinstance(node, ast.Name):
+            name = node.id
+        elif isinstance(node, ast.Attribute):
+            name = node.attr
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Global) or (
+            name.startswith("__") or name in _NEVER_IN_A_KERNEL
+        ):
+            raise ValueError(f"the kernel translates into code that no kernel needs ({name})")
+
+
+_NEVER_IN_A_KERNEL = frozenset(
+    ("eval", "exec", "compile", "open", "getattr", "setattr", "globals", "vars", "breakpoint")
+)
 
 
 def describe_finding(finding: Finding, report: Report, path: str, display: str) -> str:
@@ -136,15 +208,11 @@ def describe_finding(finding: Finding, report: Report, path: str, display: str) 
         text = place.text.strip()
         where = f"{file}:{place.line}" + (f" `{text}`" if text else "") + ": "
     parts = [f"The simulator found [{finding.code}]. {where}{_sentence(finding.message)}"]
-    if finding.threads:
+    if finding.threads and "warp" not in finding.message:
         parts.append(_sentence(f"Threads: {finding.threads}"))
-    if finding.memory:
-        parts.append(_sentence(f"Memory: {finding.memory}"))
-    for what, related in finding.related[:1]:
-        parts.append(_sentence(f"{_capital(what)}: line {related.line}"))
-    if report.deadlock:
+    if finding.code == "deadlock" and report.deadlock:
         waiting = report.deadlock.get("waiting", [])
-        parts += [_sentence(str(entry.get("text", ""))) for entry in waiting[:2]]
+        parts += [_sentence(_capital(str(entry.get("text", "")))) for entry in waiting[:2]]
     if finding.fix:
         parts.append(_sentence(f"What would mend it: {finding.fix}"))
     return " ".join(part for part in parts if part)
@@ -171,7 +239,7 @@ def _signature(params: Sequence[Any], data: Sequence[Input | Output]) -> str | N
         else spell(d.name, d.expected.shape, d.dtype)
         for d in data
     ]
-    found = [spell(p.name, p.shape, p.dtype) for p in params]
+    found = [spell(*param) for param in params]
     same = len(wanted) == len(found) and all(
         w.partition(" ")[2] == f.partition(" ")[2] for w, f in zip(wanted, found, strict=True)
     )

@@ -266,8 +266,10 @@ def main(arguments: list[str]) -> None:
         from tvm.script.tirx import tile  # noqa: F401
 
         with contextlib.suppress(ImportError):
+            import mlsys_gpu.kernels.common
             import mlsys_gpu.lowering
-            import mlsys_gpu.sim  # noqa: F401
+            import mlsys_gpu.sim.frontend.translate
+            import mlsys_gpu.sim.machine  # noqa: F401
     send(replies, {"ready": True, "landlock": sandbox.landlock_version()})
     while (job := receive(jobs)) is not None:
         send(replies, run_job(job))

@@ -42,16 +42,31 @@ def make_stub(solution: str, exercise_id: str, name: str = "solution") -> str:
     StubError
         Markers are missing, nested or out of order, or a stub's line is no comment.
     """
+    kept, answers = _parts(solution, name)
+    if not answers:
+        raise StubError(f"{name}: no [solution] marker, so that the stub would be the answer")
+    body = kept.rstrip() + "\n"
+    return f"{_head(exercise_id, body)}\n{body}"
+
+
+def worked(solution: str, name: str = "solution") -> str:
+    """A worked answer as a reader sees it: without the markers and the stub's lines."""
+    return _parts(solution, name, keep="solution")[0].rstrip() + "\n"
+
+
+def _parts(solution: str, name: str, keep: str = "stub") -> tuple[str, int]:
+    """The text with one side of every marked place, and how many places there are."""
     lines, state = [], "text"
     seen = 0
     for number, line in enumerate(solution.splitlines(), 1):
         mark = _MARK.fullmatch(line)
         word = mark[1] if mark else None
         if word is None:
-            if state == "text":
+            stub_line = _uncomment(line, f"{name}:{number}") if state == "stub" else ""
+            if state == "text" or (keep == "solution" and state.startswith("solution")):
                 lines.append(line)
-            elif state == "stub":
-                lines.append(_uncomment(line, f"{name}:{number}"))
+            elif keep == "stub" and state == "stub":
+                lines.append(stub_line)
             continue
         expected = {
             "text": ("solution", "solution only"),
@@ -65,10 +80,7 @@ def make_stub(solution: str, exercise_id: str, name: str = "solution") -> str:
         state = "text" if word == "end" else word
     if state != "text":
         raise StubError(f"{name}: [{state}] has no end")
-    if not seen:
-        raise StubError(f"{name}: no [solution] marker, so that the stub would be the answer")
-    body = "\n".join(lines).rstrip() + "\n"
-    return f"{_head(exercise_id, body)}\n{body}"
+    return "\n".join(lines), seen
 
 
 def _uncomment(line: str, where: str) -> str:

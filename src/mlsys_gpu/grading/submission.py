@@ -66,6 +66,13 @@ def _public(module: types.ModuleType) -> list[str]:
 def _describe(error: BaseException, path: str, while_: str) -> dict[str, Any]:
     """An exception as the reader needs it: what, and the last line of the student's own file."""
     line, text = None, None
+    # TVM's parser wraps what a kernel raises while it is built: look behind that.
+    inner = error
+    while inner.__cause__ or inner.__context__:
+        inner = inner.__cause__ or inner.__context__ or inner
+        if isinstance(inner, NotImplementedError):
+            error = inner
+            break
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == path:
             line, text = frame.lineno, frame.line

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from mlsys_gpu.lowering import Lowered
     from mlsys_gpu.sim import Finding, Report
 
 
@@ -214,7 +213,6 @@ class Ran:
     shape: dict[str, Any]
     arrays: dict[str, np.ndarray]
     report: Report
-    lowered: Lowered | None = None
 
 
 @dataclass
@@ -223,8 +221,9 @@ class Kernel:
 
     ``draw(rng)`` yields keyword arguments for the builder (one dictionary a case). ``data(rng,
     **shape)`` returns the kernel's tensors in order. ``target(ran)`` judges an ``optimise``
-    exercise once the numbers are right: it returns what is missing, or ``None``. ``explain(ran,
-    findings, problem)`` may recognise a mistake.
+    exercise once the numbers are right: it returns what is missing, to follow "the numbers are
+    right, but at this shape …", or ``None``. ``explain(ran, findings, problem)`` may recognise a
+    mistake.
     """
 
     draw: Callable[[np.random.Generator], Sequence[dict[str, Any]]]
@@ -232,8 +231,10 @@ class Kernel:
     arch: str
     target: Callable[[Ran], Explanation] | None = None
     explain: Callable[[Ran, Sequence[Finding], str], Explanation] | None = None
+    #: What to add where TVM refuses to lower the kernel.
+    refused: str = ""
     builder: str = "build"
-    schedules: tuple[str, ...] = ("lazy", "seeded")
+    schedules: tuple[str, ...] = ("eager", "lazy", "seeded")
 
     collect = "kernels"
 
@@ -271,7 +272,8 @@ def describe_mismatch(output: Output, got: np.ndarray) -> str | None:
     if unwritten[first]:
         text = f"{at} is never written"
     else:
-        text = f"{at} is {got[first]:.6g} and should be {output.expected[first]:.6g}"
+        here = "NaN" if np.isnan(got[first]) else f"{got[first]:.6g}"
+        text = f"{at} is {here} and should be {output.expected[first]:.6g}"
     if count == 1:
         return f"{text}; every other element is right."
     text += f", and it is the first of {count} wrong elements out of {total}, all within {where}"

@@ -147,7 +147,7 @@ def _explain_roofline(call: Call, got: Any, want: Any) -> Explanation:
 
     if near(2 * got[0], want[0]):
         return ("A multiply and an add are two FLOPs.", 1)
-    if near(got[0], want[0] * size):
+    if size > 1 and near(got[0], want[0] * size):
         return ("That is FLOPs for each element; the bus moves bytes.", 1)
     if near(got[0], 2 * m * n * k / (size * (m * k + n * k))):
         return ("D crosses the bus as well.", 1)
