@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def compile(kernel: Any, arch: str | None = None) -> Program:  # noqa: A001 - the field's word
+def compile(kernel: Any, arch: str | None = None) -> Program:
     """Translate a TIRx PrimFunc into a :class:`Program` (cached on disk by content).
 
     Raises :class:`Unsupported` naming the operation and its source line where the kernel uses

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from mlsys_gpu import cache
 from mlsys_gpu.sim.report import Location
 
 
@@ -60,12 +59,6 @@ class Program:
         return places[0] if places else None
 
 
-def cache_dir() -> Path:
-    """Where Programs are cached: ``$XDG_CACHE_HOME/mlsys-gpu/programs`` (``~/.cache`` without)."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "mlsys-gpu" / "programs"
-
-
 @lru_cache(maxsize=1)
 def simulator_key() -> str:
     """SHA-256 over the simulator's own front half and the lowering: a change invalidates caches."""
@@ -82,45 +75,25 @@ _MEMORY: dict[str, Program] = {}
 
 
 def cached_program(func: Any, arch: str | None = None) -> Program:
-    """The Program of a PrimFunc: from this process, from disk, or translated now."""
+    """The Program of a PrimFunc: from this process, from the cache on disk, or translated now."""
     from mlsys_gpu import lowering
 
     arch = lowering.arch_of(func, arch)
-    digest = hashlib.sha256()
-    for part in (simulator_key(), lowering.content_key(func, arch), _line_key(func)):
-        digest.update(part.encode())
-    key = digest.hexdigest()
-    if key in _MEMORY:
-        return _MEMORY[key]
-    path = cache_dir() / f"{key}.json"
-    program = _read(path)
+    key = cache.key(simulator_key(), lowering.content_key(func, arch), _line_key(func))
+    program = _MEMORY.get(key) or _stored(key)
     if program is None:
         from mlsys_gpu.sim.frontend.translate import translate
 
         program = translate(lowering.lower(func, arch, keep_lines=True))
         program.key = key
-        _write(path, program)
+        cache.write("programs", key, program.to_json().encode())
     _MEMORY[key] = program
     return program
 
 
-def _read(path: Path) -> Program | None:
-    try:
-        return Program.from_json(path.read_text())
-    except (OSError, ValueError, TypeError):  # absent, cut short, or of another version
-        return None
-
-
-def _write(path: Path, program: Program) -> None:
-    """Write through a temporary file, so that a reader never sees half a Program."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "w") as file:
-            file.write(program.to_json())
-        os.replace(temporary, path)
-    except OSError:  # a read-only home costs the cache, nothing else
-        return
+def _stored(key: str) -> Program | None:
+    data = cache.read("programs", key)
+    return None if data is None else Program.from_json(data.decode())
 
 
 def _line_key(func: Any) -> str:

@@ -177,10 +177,11 @@ class Report:
 
     def _repr_html_(self) -> str:
         ok = self.ok
+        head = str(self).splitlines()[0]
         badge = "no findings" if not self.findings else f"{len(self.findings)} findings"
         parts = [
             f'<div class="mg-report {"mg-ok" if ok else "mg-bad"}">',
-            f"<p><strong>{html.escape(badge)}</strong> — {html.escape(str(self).splitlines()[0])}</p>",
+            f"<p><strong>{html.escape(badge)}</strong> — {html.escape(head)}</p>",
         ]
         for finding in self.findings:
             parts.append(f"<pre>{html.escape(str(finding))}</pre>")

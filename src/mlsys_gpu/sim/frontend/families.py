@@ -59,7 +59,11 @@ def reinterpret(t: Any, call: Any) -> Value:
         return Value(code, dtype, value.lane, value.loop)
     if value.parts is not None or dtype not in BYTES or BYTES[dtype] != BYTES.get(value.dtype, 0):
         raise t.refuse(f"reinterpreting {value.dtype} as {dtype}")
-    return t.typed(Value(t.raw(value, value.dtype), dtype, value.lane, value.loop)) if not value.uniform else _scalar_bits(t, value, dtype)
+    return (
+        t.typed(Value(t.raw(value, value.dtype), dtype, value.lane, value.loop))
+        if not value.uniform
+        else _scalar_bits(t, value, dtype)
+    )
 
 
 def _scalar_bits(t: Any, value: Value, dtype: str) -> Value:
@@ -597,7 +601,9 @@ def tcgen05_alloc(t: Any, call: Any) -> None:
     _collective(t, "tcgen05.alloc")
     t.mark()
     name = t.fresh("t")
-    t.emit(f"while ({name} := tcgen05_alloc(w, {address}, {columns}{_mask_kw(t)})) is not None: yield {name}")
+    t.emit(
+        f"while ({name} := tcgen05_alloc(w, {address}, {columns}{_mask_kw(t)})) is not None: yield {name}"
+    )
 
 
 def _mask_kw(t: Any) -> str:

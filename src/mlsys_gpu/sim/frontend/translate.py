@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Translator:
     # ------------------------------------------------------------------------------ output
 
     def program(self) -> Program:
-        device = self.lowered.device
+        device: Any = self.lowered.device
         self.emit("tid = w.tid")
         self.emit("tidc = tid[:, None]")
         self.emit("bx, by, bz = w.block")
@@ -113,7 +114,9 @@ class Translator:
             params=[[p.name, list(p.shape), p.dtype] for p in low.params],
             arguments=list(low.arguments),
             sites=self.sites,
-            regions=[[r.name, r.offset, r.nbytes, list(r.shape), r.dtype] for r in low.shared_regions],
+            regions=[
+                [r.name, r.offset, r.nbytes, list(r.shape), r.dtype] for r in low.shared_regions
+            ],
             static_shared=self.static_shared,
             texts=_texts(self.sites),
         )
@@ -262,7 +265,9 @@ class Translator:
         elif root.kind == "list":
             self.emit(f"{root.name} = [0] * {root.size}")
         elif dtype in FLOATS:
-            self.emit(f"{root.name} = {NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})")
+            self.emit(
+                f"{root.name} = {NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})"
+            )
         else:
             self.emit(f"{root.name} = 0")
 
@@ -358,7 +363,11 @@ class Translator:
         self.context = outer
         if stmt.else_case is not None:
             taken = self.fresh("m")
-            self.emit(f"{taken} = np.ones(32, dtype=bool)" if not outer.mask else f"{taken} = {outer.mask}.copy()")
+            self.emit(
+                f"{taken} = np.ones(32, dtype=bool)"
+                if not outer.mask
+                else f"{taken} = {outer.mask}.copy()"
+            )
             self.emit(f"if {' and '.join(tests) or 'True'}: {taken}[{lane}] = False")
             self.emit(f"if {taken}.any():")
             with self.block():
@@ -525,7 +534,7 @@ class Translator:
             if lane and self.context.lane is not None:
                 code, lane = self.pick(code, buffer.dtype), False
             elif lane and loop is not None:
-                code = f"{code}[:, None]"
+                code = f"column({code})"
             return Value(code, buffer.dtype, lane)
         if root.kind == "list":
             where = self.expr(index)
@@ -632,9 +641,12 @@ class Translator:
         root = buffer.root
         if root is None or root.kind != "array":
             return None
-        terms = [self.affine(i) for i in indices]
-        if any(t is None for t in terms):
-            return None
+        terms = []
+        for index in indices:
+            term = self.affine(index)
+            if term is None:
+                return None
+            terms.append(term)
         step, constant, rest = terms[0]
         for i, (s, c, r) in enumerate(terms):
             if s != step or c != constant + i or r != rest:
@@ -665,8 +677,10 @@ class Translator:
                 return None
             if kind == "Add":
                 return a[0] + b[0], a[1] + b[1], " + ".join(x for x in (a[2], b[2]) if x)
-            return a[0] - b[0], a[1] - b[1], (a[2] or "0" if b[2] else a[2]) + (
-                f" - ({b[2]})" if b[2] else ""
+            return (
+                a[0] - b[0],
+                a[1] - b[1],
+                (a[2] or "0" if b[2] else a[2]) + (f" - ({b[2]})" if b[2] else ""),
             )
         if kind == "Mul":
             for x, y in ((expr.a, expr.b), (expr.b, expr.a)):
@@ -693,7 +707,9 @@ class Translator:
         if loop is None:
             if self.context.lane is not None:
                 code = f"{view}[{self.context.lane}, {first}:{first} + {g}]"
-                return Value(code if g > 1 else f"{view}[{self.context.lane}, {first}]", registers.dtype)
+                return Value(
+                    code if g > 1 else f"{view}[{self.context.lane}, {first}]", registers.dtype
+                )
             code = f"{view}[:, {first}:{first} + {g}]" if g > 1 else f"{view}[:, {first}]"
             return self._wide(Value(code, registers.dtype, True), g)
         key = (_id(root.var), registers.dtype, first, g)
@@ -702,10 +718,16 @@ class Translator:
                 return loop.groups[key]
             if analysis.written_in_loop(loop.var, root.var, self.facts):
                 raise NotVectorizable("registers carried to the next iteration")
-            code = f"{view}[:, None, {first}:{first} + {g}]" if g > 1 else f"{view}[:, {first}][:, None]"
+            code = (
+                f"{view}[:, None, {first}:{first} + {g}]"
+                if g > 1
+                else f"{view}[:, {first}][:, None]"
+            )
             return self._wide(Value(code, registers.dtype, True), g)
         loop.reads.setdefault(_id(root.var), set()).add(self._span(registers))
-        return self._wide(Value(self._slice_code(view, registers, loop), registers.dtype, True, True), g)
+        return self._wide(
+            Value(self._slice_code(view, registers, loop), registers.dtype, True, True), g
+        )
 
     def _wide(self, value: Value, count: int) -> Value:
         return self.integer(value) if count == 1 else value
@@ -981,7 +1003,12 @@ class Translator:
 
     def expr_BitwiseNot(self, expr: Any) -> Value:
         a = self.expr(expr.a)
-        return Value(f"wrap(~({a.code}), {8 * BYTES[str(expr.ty)]}, {str(expr.ty).startswith('int')})", str(expr.ty), a.lane, a.loop)
+        return Value(
+            f"wrap(~({a.code}), {8 * BYTES[str(expr.ty)]}, {str(expr.ty).startswith('int')})",
+            str(expr.ty),
+            a.lane,
+            a.loop,
+        )
 
     def extreme(self, expr: Any, which: str) -> Value:
         a, b, lane, loop = self.binary(expr)
@@ -1086,7 +1113,9 @@ class Translator:
             return Value(code, dtype, value.lane, value.loop)
         if source == "uint64" and many:
             code = f"({code}).astype(np.int64)"
-        if BYTES[dtype] < BYTES.get(source, 8) or dtype.startswith("uint") != source.startswith("uint"):
+        if BYTES[dtype] < BYTES.get(source, 8) or dtype.startswith("uint") != source.startswith(
+            "uint"
+        ):
             if not (dtype == "int64" and source != "uint64"):
                 code = f"wrap({code}, {8 * BYTES[dtype]}, {dtype.startswith('int')})"
         return Value(code, dtype, value.lane, value.loop)
@@ -1253,9 +1282,15 @@ def _vector(parts: list[Value], dtype: str) -> Value:
 
 
 def _authors(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The places that are not TVM's own library, or all where there is no other."""
-    mine = [p for p in places if "/tvm/" not in p[0].replace("\\", "/")]
-    return mine
+    """The places that are not in TVM's own library: lines that the kernel's author can change."""
+    return [place for place in places if not place[0].startswith(_library())]
+
+
+@lru_cache(maxsize=1)
+def _library() -> str:
+    import tvm
+
+    return str(Path(tvm.__file__).resolve().parent)
 
 
 def _texts(sites: list[list[list[Any]]]) -> dict[str, dict[str, str]]:

@@ -32,9 +32,7 @@ def run(program: Program, arrays: Any, *, schedule: str, seed: int, checks: bool
         raise TypeError(
             f"{program.name} takes {len(program.params)} tensors ({names}), {len(arrays)} given"
         )
-    hosts = [
-        host_array(array, *param) for array, param in zip(arrays, program.params, strict=True)
-    ]
+    hosts = [host_array(array, *param) for array, param in zip(arrays, program.params, strict=True)]
     tensors = [
         memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape)
         for i, (host, (name, shape, dtype)) in enumerate(zip(hosts, program.params, strict=True))

@@ -164,7 +164,11 @@ def _shared(w: Warp, address, width: int, mask, what: str):
         rank, offsets = address >> memory.RANK_BITS, address & memory.SHARED_OFFSET
         low = high = offsets
     ctas = w.cluster.ctas
-    if not 0 <= rank < len(ctas) or low < memory.RESERVED_SHARED or high + width > ctas[rank].shared.size:
+    if (
+        not 0 <= rank < len(ctas)
+        or low < memory.RESERVED_SHARED
+        or high + width > ctas[rank].shared.size
+    ):
         first = low if low < memory.RESERVED_SHARED else high
         size = ctas[min(max(rank, 0), len(ctas) - 1)].shared.size - memory.RESERVED_SHARED
         w.machine.report(

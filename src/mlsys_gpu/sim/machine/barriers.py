@@ -429,12 +429,9 @@ def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
         rendezvous.members.append(w)
         if rendezvous.clock is None:
             rendezvous.clock = w.cluster.agents.clock()
-    generations = w.cluster.state["cluster_generation"]
-    w.state["cluster_token"] = generations
+    w.state["cluster_token"] = w.cluster.state["cluster_generation"]
     if _cluster_done(w, rendezvous):
-        w.cluster.state["cluster_clock"] = rendezvous.clock
-        w.cluster.state["cluster_generation"] = generations + 1
-        rendezvous.complete()
+        _complete_cluster(w, rendezvous)
 
 
 @op
@@ -475,6 +472,12 @@ def cluster_sync(w: Warp, mask=None):
     return cluster_wait(w, mask)
 
 
+def _complete_cluster(w: Warp, rendezvous: Rendezvous) -> None:
+    w.cluster.state["cluster_clock"] = rendezvous.clock
+    w.cluster.state["cluster_generation"] += 1
+    rendezvous.complete()
+
+
 def _cluster_barrier(w: Warp) -> Rendezvous:
     state = w.cluster.state
     if "cluster_barrier" not in state:
@@ -484,15 +487,20 @@ def _cluster_barrier(w: Warp) -> Rendezvous:
 
 
 def _cluster_done(w: Warp, rendezvous: Rendezvous) -> bool:
+    """Exited warps count as arrived (PTX ISA, barrier.cluster)."""
     live = sum(not x.exited for cta in w.cluster.ctas for x in cta.warps)
-    return len(rendezvous.members) >= live
+    return sum(not x.exited for x in rendezvous.members) >= live
 
 
 def _exit(w: Warp) -> None:
-    """An exiting warp no longer counts: a CTA barrier may now be complete."""
+    """An exiting warp no longer counts: a CTA or cluster barrier may now be complete."""
     rendezvous = w.cta.named.get(-1)
     if rendezvous is not None and rendezvous.members and _cta_done(w.cta, rendezvous):
         rendezvous.complete()
+    state = w.cluster.state
+    rendezvous = state.get("cluster_barrier")
+    if rendezvous is not None and rendezvous.members and _cluster_done(w, rendezvous):
+        _complete_cluster(w, rendezvous)
 
 
 EXIT_HOOKS.append(_exit)

@@ -10,7 +10,6 @@ from mlsys_gpu.sim.machine.core import OPS, Stop, Warp, op
 OPS["bf16_to_f32"] = numerics.bf16_to_f32
 OPS["f32_to_bf16"] = numerics.f32_to_bf16
 OPS["f32_to_f16"] = numerics.f32_to_f16
-OPS["POISON"] = numerics.POISON
 
 
 @op

@@ -11,6 +11,7 @@ FIFO :class:`Pipe` objects whose entries take effect after their issue, when the
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import deque
@@ -171,7 +172,7 @@ class Cta:
         size = memory.RESERVED_SHARED + program.launch["shared_bytes"] + program.static_shared
         size = (size + 15) // 16 * 16
         self.shared = memory.Linear(np.full(size, 0xFF, dtype=np.uint8))
-        self.shadow = memory.Shadow((size // 16, 4)) if self.machine.checks else None
+        self.shadow = memory.Shadow((size // 16 if self.machine.checks else 0, 4))
         self.version = 0  # counts writes to shared memory, for caches of decoded tiles
         self.barriers: dict[int, Any] = {}  # mbarriers by offset
         self.named: dict[int, Any] = {}  # named barriers by id
@@ -364,7 +365,7 @@ class Machine:
         self.readings: dict[str, str] = {}
         namespace: dict[str, Any] = dict(OPS)
         namespace["np"] = np
-        exec(_compiled(program), namespace)  # noqa: S102 - our own translator wrote it
+        exec(_compiled(program), namespace)
         self.kernel = namespace["kernel"]
         self.pointers = [
             (memory.FIRST_TENSOR + index) << memory.SPACE_BITS for index in program.arguments
@@ -378,10 +379,7 @@ class Machine:
         gx, gy, gz = launch["grid"]
         cx, cy, cz = launch["cluster"]
         origins = [
-            (x, y, z)
-            for z in range(0, gz, cz)
-            for y in range(0, gy, cy)
-            for x in range(0, gx, cx)
+            (x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)
         ]
         if self.rng is not None:
             self.rng.shuffle(origins)
@@ -443,12 +441,25 @@ def _compiled(program: Program) -> Any:
     return code
 
 
+def one_blas_thread() -> contextlib.AbstractContextManager[Any]:
+    """Hold BLAS to one thread: the tiles are small, and threads that spin for them cost more.
+
+    Where threadpoolctl is not installed, BLAS is left as it is.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return contextlib.nullcontext()
+    return threadpool_limits(1, user_api="blas")
+
+
 def execute(program: Program, tensors, schedule: str, seed: int, checks: bool) -> Report:
     """Run a Program on :class:`memory.Tensor` arguments (in the order of its params)."""
     machine = Machine(program, tensors, schedule, seed, checks)
-    start = time.perf_counter()
-    machine.run()
-    seconds = time.perf_counter() - start
+    with one_blas_thread(), np.errstate(all="ignore"):
+        start = time.perf_counter()
+        machine.run()
+        seconds = time.perf_counter() - start
     return Report(
         kernel=program.name,
         arch=program.arch,

@@ -31,9 +31,7 @@ class Matrix:
 
     def text(self) -> str:
         width = f"{self.swizzle}B swizzle" if self.swizzle else "no swizzle"
-        return (
-            f"start {self.start}, leading offset {self.leading}, stride offset {self.stride}, {width}"
-        )
+        return f"start {self.start}, leading offset {self.leading}, stride offset {self.stride}, {width}"
 
 
 @lru_cache(maxsize=4096)
@@ -160,9 +158,7 @@ def mn_major_rows(
     return np.concatenate(columns, axis=1) >> 4
 
 
-def operand_rows(
-    matrices: list[Matrix], rows: int, transposed: bool
-) -> tuple[np.ndarray, bool]:
+def operand_rows(matrices: list[Matrix], rows: int, transposed: bool) -> tuple[np.ndarray, bool]:
     """The 16-byte rows of an operand over successive k16 steps, as row indices of shared memory."""
     first = matrices[0]
     base = first.start & ~1023

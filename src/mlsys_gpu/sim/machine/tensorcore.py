@@ -88,7 +88,7 @@ class Tmem:
         self.permit = True
         self.waiting: list[Any] = []
         #: Stamps by 16 lanes and column: the finest division that an MMA's layout makes.
-        self.shadow = memory.Shadow((8, COLUMNS)) if checks else None
+        self.shadow = memory.Shadow((8, COLUMNS if checks else 0))
 
 
 def tmem_of(cta: Cta) -> Tmem:
@@ -137,7 +137,7 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
     tmem.owner[start : start + columns] = tmem.count
     tmem.allocations[start] = (columns, tmem.count, w.now, w.s)
     tmem.data[:, start : start + columns] = POISON
-    if tmem.shadow is not None:
+    if w.checks:
         tmem.shadow.forget((slice(None), slice(start, start + columns)))
     access.st_shared(w, uniform(w, address, "an address"), start, 4, 1)
     return None
@@ -162,7 +162,7 @@ def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> Non
             fix="give back what tcgen05.alloc returned, once, with the same column count",
         )
         raise Stop
-    if tmem.shadow is not None:
+    if w.checks:
         _tmem_check(w, w.cta, slice(0, 8), start, columns, w.clock[0], w.s, "tcgen05.dealloc", True)
     tmem.owner[start : start + columns] = 0
     del tmem.allocations[start]
@@ -179,7 +179,7 @@ def _tmem_columns(w: Warp, cta: Cta, start: int, count: int, what: str, site: in
     """Tensor memory, once the columns have been found to lie in one live allocation."""
     tmem = tmem_of(cta)
     end = start + count
-    owners = tmem.owner[start:end] if 0 <= start and end <= COLUMNS else np.zeros(1, dtype=np.int32)
+    owners = tmem.owner[start:end] if start >= 0 and end <= COLUMNS else np.zeros(1, dtype=np.int32)
     if owners.size == 0 or not owners.all():
         w.machine.report(
             "tmem-lifetime",
@@ -288,7 +288,11 @@ def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=N
         last = pipe.batch[-1]
         same = (last[0], last[3], last[5]) == (values[0], values[3], w.s)
         high = ~((1 << 14) - 1)
-        same = same and (last[1] & high) == (values[1] & high) and (last[2] & high) == (values[2] & high)
+        same = (
+            same
+            and (last[1] & high) == (values[1] & high)
+            and (last[2] & high) == (values[2] & high)
+        )
         if not same or not values[4] or len(pipe.batch) >= 16:
             pipe.flush()
     if w.checks:
@@ -305,7 +309,11 @@ def _products(w: Warp, pipe: TensorPipe, batch: list[tuple]) -> None:
         form = descriptors.instruction(ibits)
         left = [descriptors.tcgen05_matrix(entry[1]) for entry in batch]
         right = [descriptors.tcgen05_matrix(entry[2]) for entry in batch]
-        if form.m not in (64, 128) or not 8 <= form.n <= 256 or form.n % (16 if form.m == 128 else 8):
+        if (
+            form.m not in (64, 128)
+            or not 8 <= form.n <= 256
+            or form.n % (16 if form.m == 128 else 8)
+        ):
             raise descriptors.DescriptorError(
                 f"M = {form.m}, N = {form.n}: with cta_group::1, M is 64 or 128, and N a multiple "
                 "of 8 (M = 64) or 16 (M = 128), up to 256"
@@ -421,9 +429,7 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
     ``registers`` is the warp's ``[32, N]`` view (any 32-bit type); it is filled by the wait.
     """
     _full(w, mask, "tcgen05.ld")
-    lane, column = _quarter(
-        w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.ld"
-    )
+    lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.ld")
     site = w.s
     w.machine.count("tmem_load_bytes", 32 * count * 4)
     transfers = _transfers(w, "tmem_load")
@@ -459,9 +465,7 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
 def tcgen05_st(w: Warp, address, values: np.ndarray, shape: str, count: int, mask=None) -> None:
     """``tcgen05.st.32x32b.xN``: N registers of each thread into N columns of the warp's lanes."""
     _full(w, mask, "tcgen05.st")
-    lane, column = _quarter(
-        w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.st"
-    )
+    lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.st")
     site = w.s
     transfers = _transfers(w, "tmem_store")
     cta, agent = w.cta, w.unit["tmem_store"]
@@ -550,7 +554,20 @@ END_HOOKS.append(_tmem_end)
 class Product:
     """One wgmma instruction of a warpgroup, filled in by its four warps."""
 
-    __slots__ = ("a", "accumulate", "acc", "b", "clock", "dtype", "issued", "n", "sign", "site", "ta", "tb")
+    __slots__ = (
+        "a",
+        "acc",
+        "accumulate",
+        "b",
+        "clock",
+        "dtype",
+        "issued",
+        "n",
+        "sign",
+        "site",
+        "ta",
+        "tb",
+    )
 
     def __init__(self, a, b, accumulate, n, dtype, ta, tb, sign, site):
         self.a, self.b, self.accumulate, self.n = a, b, accumulate, n
@@ -684,9 +701,19 @@ def _count_product(w: Warp, m: int, n: int, steps: int) -> None:
 
 @op
 def wgmma_mma(
-    w: Warp, registers, first: int, a, b, accumulate, n: int, dtype: str, ta: int, tb: int, sign: int,
+    w: Warp,
+    registers,
+    first: int,
+    a,
+    b,
+    accumulate,
+    n: int,
+    dtype: str,
+    ta: int,
+    tb: int,
+    sign: int,
     mask=None,
-) -> None:  # fmt: skip
+) -> None:
     """``wgmma.mma_async`` with both operands in shared memory: issue one m64nNk16 step.
 
     ``registers`` is the warp's ``[32, R]`` float32 array, ``first`` its first register.
@@ -708,8 +735,7 @@ def wgmma_mma(
         w.machine.report(
             "divergent-collective",
             w,
-            "the warps of a warpgroup issue different wgmma instructions as their "
-            f"{number + 1}th",
+            f"the warps of a warpgroup issue different wgmma instructions as their {number + 1}th",
             memory="",
             fix="let all four warps take the same path, with the same descriptors",
             related=[("another warp's", w.machine.program.location(product.site))],
@@ -727,7 +753,9 @@ def wgmma_mma(
                 fix="execute wgmma.fence between the writes and the first wgmma that uses them",
             )
             state.fenced.discard(key)
-        product.clock = w.clock.copy() if product.clock is None else np.minimum(product.clock, w.clock)
+        product.clock = (
+            w.clock.copy() if product.clock is None else np.minimum(product.clock, w.clock)
+        )
     product.acc[w.id % 4] = (key, registers, first)
     product.issued += 1
     state.pending[key] = number
@@ -799,7 +827,7 @@ def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
 
 
 def _run_products(group: Warpgroup, upto: int) -> None:
-    """Compute the products below ``upto`` that are not done, k16 steps of one accumulator at once."""
+    """Compute the products below ``upto`` that are not done, one accumulator's steps together."""
     if group.done >= upto:
         return
     ready = group.products[group.done - group.base : upto - group.base]
@@ -849,6 +877,7 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> None:
     name = tuple((view[0], view[2]) for view in head.acc)
     if w.checks:
         last = chain[-1][0] + 1
+        assert head.clock is not None
         clock = head.clock.copy()
         clock[:, group.agent] = last
         now = stamp(group.agent, last)
