@@ -21,6 +21,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -287,53 +288,112 @@ def _shape(row: dict[str, Any]) -> str:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}" if value < 100 else f"{value:,.0f}"
+    if value is None:
+        return "–"
+    return f"{value:.{digits}g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def recorded_html(data: dict[str, Any], kernels: list[str] | None, source: str) -> str:
-    """Table of a result file's rows with provenance and staleness, as HTML."""
-    rows = [r for r in data["rows"] if not kernels or r["kernel"] in kernels]
-    baselines = sorted({name for row in rows for name in row.get("baseline", {})})
-    per_sm = any("tflops_per_sm" in row for row in rows)
-    head = ["kernel", "shape", "dtype", "time (p20 to p80)", "TFLOP/s"]
-    head += ["TFLOP/s per SM"] if per_sm else []
-    head += [f"× {BASELINES.get(name, name)}" for name in baselines] + ["source"]
-    body = []
-    for row in rows:
-        spread = (
-            f" ({_number(row['ms_p20'])} to {_number(row['ms_p80'])})" if "ms_p20" in row else ""
-        )
-        cells = [
-            f"<code>{html.escape(row['kernel'])}</code>",
-            _shape(row),
-            html.escape(row.get("dtype", "")),
-            f"{_number(row['ms'])} ms{spread}",
-            _number(row.get("tflops")),
+def _time(row: dict[str, Any]) -> str:
+    """Median and spread of a row, in the unit that reads best."""
+    unit, scale = ("µs", 1000.0) if row["ms"] < 0.1 else ("ms", 1.0)
+    text = f"{row['ms'] * scale:.3g} {unit}"
+    if "ms_p20" in row:
+        text += f" ({row['ms_p20'] * scale:.3g}–{row['ms_p80'] * scale:.3g})"
+    return text
+
+
+Column = tuple[str, Callable[[dict[str, Any]], str]]
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    """Columns that these rows can fill: a benchmark's, or a comparison with the simulator's."""
+    columns: list[Column] = [
+        ("kernel", lambda row: f"<code>{html.escape(row['kernel'])}</code>"),
+        ("shape", lambda row: html.escape(_shape(row))),
+        ("dtype", lambda row: html.escape(row.get("dtype", ""))),
+    ]
+    if any("ms" in row for row in rows):
+        columns += [
+            ("time (p20–p80)", _time),
+            ("TFLOP/s", lambda row: _number(row.get("tflops"))),
         ]
-        cells += [_number(row.get("tflops_per_sm"))] if per_sm else []
-        for name in baselines:
+    if any("tflops_per_sm" in row for row in rows):
+        columns.append(("TFLOP/s per SM", lambda row: _number(row.get("tflops_per_sm"))))
+    for name in sorted({name for row in rows for name in row.get("baseline", {})}):
+
+        def ratio(row: dict[str, Any], name: str = name) -> str:
             other = row.get("baseline", {}).get(name, {}).get("ms")
-            cells.append("–" if not other else f"{other / row['ms']:.2f}")
-        state = source_state(row)
-        note = {
-            "current": "as measured",
-            "stale": '<span class="mg-badge mg-badge-stale" title="the kernel\'s file has changed '
-            'since this was measured">stale</span>',
-            "unknown": "not recorded",
-        }[state]
-        cells.append(note)
-        body.append(f'<tr class="mg-{state}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+            return "–" if not other else f"{other / row['ms']:.3g}"
+
+        columns.append((f"× {BASELINES.get(name, name)}", ratio))
+    if any("differing" in row for row in rows):
+        columns += [
+            ("elements", lambda row: f"{row['elements']:,}"),
+            ("differing", lambda row: f"{row['differing']:,}"),
+            (
+                "largest difference, in units of the largest partial sum's last place",
+                lambda row: _number(row.get("max_partial_sum_ulps")),
+            ),
+        ]
+    return columns
+
+
+_STATES = {
+    "current": "as measured",
+    "stale": '<span class="mg-badge mg-badge-stale" title="the kernel\'s file has changed since '
+    'this was measured">stale</span>',
+    "unknown": "not recorded",
+}
+
+
+def chosen_rows(
+    data: dict[str, Any],
+    kernels: list[str] | None = None,
+    dtype: str | None = None,
+    shapes: list[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of a result file by kernel, dtype and shape (``"4096,4096,4096"``); all by default.
+
+    Raises ValueError naming a kernel, dtype or shape that no row has.
+    """
+    rows = data["rows"]
+    shape_of = {id(row): ",".join(str(row.get(k)) for k in "MNK") for row in rows}
+    tests: list[tuple[list[str], Callable[[dict[str, Any]], Any]]] = [
+        (kernels or [], lambda row: row["kernel"]),
+        ([dtype] if dtype else [], lambda row: row.get("dtype")),
+        (shapes or [], lambda row: shape_of[id(row)]),
+    ]
+    for wanted, value in tests:
+        for one in wanted:
+            if not any(value(row) == one for row in rows):
+                raise ValueError(f"no row has {one}")
+        rows = [row for row in rows if not wanted or value(row) in wanted]
+    return rows
+
+
+def recorded_html(data: dict[str, Any], rows: list[dict[str, Any]], source: str) -> str:
+    """Table of rows of a result file with provenance and staleness, as HTML."""
+    columns = [*_columns(rows), ("source", lambda row: _STATES[source_state(row)])]
+    header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name, _ in columns)
+    body = "".join(
+        f'<tr class="mg-{source_state(row)}">'
+        + "".join(f"<td>{cell(row)}</td>" for _, cell in columns)
+        + "</tr>"
+        for row in rows
+    )
+    provenance = data.get("provenance", {})
     facts = "".join(
         f"<div><dt>{html.escape(str(k).replace('_', ' '))}</dt>"
         f"<dd>{html.escape(_plain(v))}</dd></div>"
-        for k, v in data.get("provenance", {}).items()
+        for k, v in provenance.items()
     )
-    header = "".join(f'<th scope="col">{html.escape(h)}</th>' for h in head)
+    gpu = provenance.get("gpu", {}).get("name", source)
+    note = ", ".join(filter(None, [gpu, str(provenance.get("date", ""))[:10]]))
     return (
-        f'<div class="mg-recorded">{figures.badge_html("recorded", source)}'
+        f'<div class="mg-recorded">{figures.badge_html("recorded", note)}'
         f'<div class="mg-scroll" tabindex="0" role="region" aria-label="Results, {source}">'
-        f'<table class="mg-table"><thead><tr>{header}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        f'<table class="mg-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>'
+        "</div>"
         f'<details><summary>Where these figures come from</summary><dl class="mg-facts">{facts}'
         "</dl></details></div>"
     )
@@ -354,6 +414,8 @@ class Recorded(SphinxDirective):
     required_arguments = 1
     option_spec: ClassVar[dict] = {
         "kernels": directives.unchanged,
+        "dtype": directives.unchanged,
+        "shapes": directives.unchanged,
         "plot": lambda value: directives.choice(value, ("ladder", "ladder-per-sm")),
         "title": directives.unchanged,
     }
@@ -368,16 +430,16 @@ class Recorded(SphinxDirective):
         self.env.note_dependency(str(path))
         data = json.loads(path.read_text(encoding="utf-8"))
         kernels = [k.strip() for k in self.options.get("kernels", "").split(",") if k.strip()]
-        known = {row["kernel"] for row in data["rows"]}
-        missing = [k for k in kernels if k not in known]
-        if missing:
-            text = f"book/results/{name} has no row for {', '.join(missing)}"
+        shapes = self.options.get("shapes", "").replace(" ", "").split(";")
+        try:
+            rows = chosen_rows(data, kernels, self.options.get("dtype"), [s for s in shapes if s])
+        except ValueError as error:
+            text = f"book/results/{name}: {error}"
             return [self.state.document.reporter.error(text, line=self.lineno)]
-        markup = recorded_html(data, kernels, name.removesuffix(".json"))
+        markup = recorded_html(data, rows, name.removesuffix(".json"))
         if "plot" in self.options:
             from mlsys_gpu.viz import static
 
-            rows = [r for r in data["rows"] if not kernels or r["kernel"] in kernels]
             value = "tflops_per_sm" if self.options["plot"] == "ladder-per-sm" else "tflops"
             picture = static.ladder(rows, value=value, title=self.options.get("title"))
             markup = picture._repr_html_() + markup

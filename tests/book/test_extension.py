@@ -111,23 +111,28 @@ def result(ext):
 
 
 def test_recorded_rows_show_spread_ratios_and_provenance(ext, result):
-    text = ext.recorded_html(result, None, "h200/gemm")
-    for part in ("2 ms (1.98 to 2.05)", "68.7", "0.52", "× cuBLAS", "0.10", "0.25", "H200",
-                 "2026-11-30", "as measured"):  # fmt: skip
+    text = ext.recorded_html(result, result["rows"], "h200/gemm")
+    for part in ("2 ms (1.98–2.05)", "68.7", "0.52", "× cuBLAS", "<td>0.1</td>", "<td>0.25</td>",
+                 "H200", "2026-11-30", "as measured"):  # fmt: skip
         assert part in text
     assert "stale" not in text
 
 
 def test_a_row_whose_source_changed_is_marked_stale(ext, result):
     result["rows"][0]["source_sha256"] = "0" * 64
-    assert "mg-badge-stale" in ext.recorded_html(result, None, "h200/gemm")
+    assert "mg-badge-stale" in ext.recorded_html(result, result["rows"], "h200/gemm")
 
 
 def test_rows_can_be_chosen(ext, result):
     result["rows"].append(dict(result["rows"][0], kernel="gemm/hopper/step2"))
-    text = ext.recorded_html(result, ["gemm/hopper/step2"], "h200/gemm")
-    assert "step2" in text
-    assert "step3" not in text
+    result["rows"].append(dict(result["rows"][0], dtype="bfloat16", M=512))
+    assert len(ext.chosen_rows(result)) == 3
+    assert len(ext.chosen_rows(result, ["gemm/hopper/step2"])) == 1
+    assert len(ext.chosen_rows(result, dtype="bfloat16")) == 1
+    assert len(ext.chosen_rows(result, shapes=["512,4096,4096", "4096,4096,4096"])) == 3
+    for wrong in ({"kernels": ["gemm/hopper/step9"]}, {"dtype": "int8"}, {"shapes": ["1,2,3"]}):
+        with pytest.raises(ValueError, match="no row has"):
+            ext.chosen_rows(result, **wrong)
 
 
 def test_committed_results_are_as_the_book_reads_them(ext):
@@ -138,4 +143,4 @@ def test_committed_results_are_as_the_book_reads_them(ext):
         assert data["provenance"], path
         for row in data["rows"]:
             assert ext.source_state(row) in ("current", "stale"), (path, row["kernel"])
-        assert "mg-recorded" in ext.recorded_html(data, None, path.stem)
+        assert "mg-recorded" in ext.recorded_html(data, data["rows"], path.stem)

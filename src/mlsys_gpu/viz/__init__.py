@@ -67,8 +67,9 @@ the repository's root that ends in ``.py`` works too). ``:part:`` takes one of i
 ``literalinclude``'s options work as well (``:lines:``, ``:start-after:``, ``:end-before:``,
 ``:emphasize-lines:``, ``:caption:``). ``{kernel-diff}`` leaves docstrings out, and a line that was
 only indented anew counts as no change (``:context:`` lines around a change, 3 by default).
-``{recorded}`` draws a table from ``book/results/h200/gemm.json``; its options may be left out.
-``:plot:`` is ``ladder`` or ``ladder-per-sm``.
+``{recorded}`` draws a table from ``book/results/h200/gemm.json``. Its options choose rows
+(``:kernels:``, ``:dtype: float16``, ``:shapes: 4096,4096,4096; 8192,8192,8192``) and a picture
+above the table (``:plot: ladder`` or ``ladder-per-sm``, ``:title:``); all may be left out.
 
 A row of ``{recorded}`` whose ``source_sha256`` is not that of today's file is marked *stale*;
 the file's provenance is printed under the table. While no result file exists the directive says
