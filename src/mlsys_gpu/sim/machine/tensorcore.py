@@ -100,7 +100,7 @@ def tmem_of(cta: Cta) -> Tmem:
 
 @op
 def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
-    """``tcgen05.alloc``: reserve columns and write their first column's address to shared memory."""
+    """``tcgen05.alloc``: reserve columns; the first one's address goes to shared memory."""
     _full(w, mask, "tcgen05.alloc")
     columns = int(uniform(w, columns, "a column count"))
     tmem = tmem_of(w.cta)
@@ -122,9 +122,14 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
             fix="relinquish the permit only after the last allocation",
         )
         raise Stop
-    start = next(
-        (c for c in range(0, COLUMNS, columns) if not tmem.owner[c : c + columns].any()), None
-    )
+    # Which free columns an allocation gets is the hardware's choice, and other CTAs on the SM may
+    # hold the first ones: only the eager schedule starts at column 0.
+    free = [c for c in range(0, COLUMNS, columns) if not tmem.owner[c : c + columns].any()]
+    rng = w.machine.rng
+    if rng is not None and free:
+        start = free[rng.randrange(len(free))]
+    else:
+        start = None if not free else free[0] if w.cluster.eager else free[-1]
     if start is None:
         held = int((tmem.owner != 0).sum())
         w.waiting = Waiting(
@@ -416,7 +421,9 @@ def _quarter(w: Warp, address: int, what: str) -> tuple[int, int]:
             f"{what} of warp {w.id} names lanes {lane} to {lane + 31}; it can reach lanes {own} to "
             f"{own + 31} only (warp index modulo 4)",
             memory=f"tensor memory, lanes {lane}-{lane + 31}",
-            fix="let warp w of a warpgroup read lanes 32 * (w % 4) and up, and write those rows of D",
+            fix=(
+                "let warp w of a warpgroup read lanes 32 * (w % 4) and up, and write those rows of D"
+            ),
         )
         raise Stop
     return own, column
@@ -447,8 +454,8 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
             w.machine.report(
                 "uninitialised-read",
                 w,
-                f"tcgen05.ld reads tensor-memory columns {column} to {column + count - 1}, in which "
-                "nothing has been written",
+                f"tcgen05.ld reads tensor-memory columns {column} to {column + count - 1}, in "
+                "which nothing has been written",
                 memory=f"tensor memory, lanes {lane}-{lane + 31}",
                 fix="wait for the MMA that writes them",
             )
@@ -599,7 +606,7 @@ class Warpgroup:
 class WgmmaState:
     """A warp's part: how many instructions it has issued, its groups, and its register hazards."""
 
-    __slots__ = ("completed", "fenced", "groups", "issued", "pending")
+    __slots__ = ("completed", "fence_seen", "fenced", "groups", "issued", "pending")
 
     def __init__(self) -> None:
         self.issued = 0
@@ -607,8 +614,9 @@ class WgmmaState:
         self.completed = 0
         #: Accumulators (array id) to the last instruction that uses them, not known to be done.
         self.pending: dict[int, int] = {}
-        #: Accumulators that have been changed or first used since the last wgmma.fence.
+        #: Accumulators that threads have written since the last wgmma.fence.
         self.fenced: set[int] = set()
+        self.fence_seen = False
 
 
 def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
@@ -637,6 +645,7 @@ def wgmma_fence(w: Warp, mask=None) -> None:
     _full(w, mask, "wgmma.fence")
     _, state = _warpgroup(w)
     state.fenced.clear()
+    state.fence_seen = True
 
 
 @op
@@ -743,7 +752,16 @@ def wgmma_mma(
         raise Stop
     key = id(registers)
     if w.checks:
-        if key in state.fenced:
+        if not state.fence_seen:
+            state.fence_seen = True  # once is enough
+            w.machine.report(
+                "wgmma-fence",
+                w,
+                "issues its first wgmma without a wgmma.fence before it",
+                memory="accumulator registers",
+                fix="execute wgmma.fence before the first wgmma (PTX ISA, wgmma.fence)",
+            )
+        elif key in state.fenced:
             w.machine.report(
                 "wgmma-fence",
                 w,
@@ -815,6 +833,11 @@ def wgmma_wait(w: Warp, count: int, mask=None):
 
 def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
     """A warp has waited for the products below ``upto``: their effects are its own now."""
+    w.machine.readings.setdefault(
+        "wgmma-wait",
+        "a warp's wgmma.wait_group covers the whole warpgroup's products, as kernels that release a "
+        "stage with one arrival per warpgroup rely on",
+    )
     _run_products(group, upto)
     state.completed = max(state.completed, upto)
     w.clock[:, group.agent] = max(int(w.clock[0, group.agent]), upto)
