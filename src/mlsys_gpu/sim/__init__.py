@@ -56,8 +56,8 @@ def simulate(
     torch, as ``ml_dtypes.bfloat16`` or as its bits in ``uint16``). Outputs are filled in place.
 
     ``schedule``: ``eager`` (asynchronous effects land at once), ``lazy`` (at the latest point that
-    the ISA allows) or ``seeded`` (anything legal in between, by ``schedule_seed``). ``checks=False``
-    leaves out the happens-before analysis and the checks of initialisation.
+    the ISA allows) or ``seeded`` (anything legal in between, by ``schedule_seed``).
+    ``checks=False`` leaves out the happens-before analysis and the checks of initialisation.
     """
     from mlsys_gpu.sim.machine import run
 

@@ -1,12 +1,12 @@
 """What differs between the lanes of a warp, found before any code is emitted.
 
 A value is *uniform* where all 32 lanes have the same. Uniform values are Python scalars in the
-emitted code, which is what makes it fast; so the analysis looks for as many as it can prove. It is a
-fixpoint: a variable starts uniform, and is demoted where a differing value, or a branch that only
+emitted code, which is what makes it fast; so the analysis looks for as many as it can prove. It is
+a fixpoint: a variable starts uniform, and is demoted where a differing value, or a branch that only
 some lanes take, reaches it.
 
-A branch that exactly one lane takes (``elect.sync``, ``lane == 0``, ``tid == 0``) is a *region*: its
-body runs on scalars. A variable that only one region reads may stay a scalar.
+A branch that exactly one lane takes (``elect.sync``, ``lane == 0``, ``tid == 0``) is a *region*:
+its body runs on scalars. A variable that only one region reads may stay a scalar.
 """
 
 from __future__ import annotations
@@ -222,9 +222,7 @@ class Facts:
         if kind == "TensorLoad":
             root = self.roots.get(self.root_of.get(node_id(expr.source), -1))
             if root is not None:
-                if root.kind in ("array", "lane"):
-                    return True
-                return False
+                return root.kind in ("array", "lane")
             return any(self.lane(i, region) for i in expr.indices)
         if kind == "Call":
             row = table.ROWS.get(str(expr.op.name))

@@ -55,7 +55,8 @@ def reinterpret(t: Any, call: Any) -> Value:
                 return Value(whole, dtype, value.lane, value.loop)
         if value.uniform:
             return Value(f"({low.code} | {high.code} << 32)", dtype)
-        code = f"(np.asarray({low.code}).astype(np.uint64) | np.asarray({high.code}).astype(np.uint64) << np.uint64(32))"
+        wide = [f"np.asarray({part.code}).astype(np.uint64)" for part in (low, high)]
+        code = f"({wide[0]} | {wide[1]} << np.uint64(32))"
         return Value(code, dtype, value.lane, value.loop)
     if value.parts is not None or dtype not in BYTES or BYTES[dtype] != BYTES.get(value.dtype, 0):
         raise t.refuse(f"reinterpreting {value.dtype} as {dtype}")
@@ -515,7 +516,14 @@ def mbarrier_expect_tx(t: Any, call: Any) -> None:
 # ---------------------------------------------------------------- PTX: CTA, cluster, distributed
 
 
-@row("ptx.bar_sync", "ptx.barrier_sync", "ptx.bar_cta_sync", "ptx.barrier_cta_sync", "ptx.bar_sync_count", "ptx.barrier_sync_count")  # fmt: skip
+@row(
+    "ptx.bar_sync",
+    "ptx.barrier_sync",
+    "ptx.bar_cta_sync",
+    "ptx.barrier_cta_sync",
+    "ptx.bar_sync_count",
+    "ptx.barrier_sync_count",
+)
 def bar_sync(t: Any, call: Any) -> None:
     values = [t.expr(v[0]).code for v in call.operands.values()]
     _collective(t, "a named barrier")
@@ -601,9 +609,8 @@ def tcgen05_alloc(t: Any, call: Any) -> None:
     _collective(t, "tcgen05.alloc")
     t.mark()
     name = t.fresh("t")
-    t.emit(
-        f"while ({name} := tcgen05_alloc(w, {address}, {columns}{_mask_kw(t)})) is not None: yield {name}"
-    )
+    attempt = f"{name} := tcgen05_alloc(w, {address}, {columns}{_mask_kw(t)})"
+    t.emit(f"while ({attempt}) is not None: yield {name}")
 
 
 def _mask_kw(t: Any) -> str:
@@ -676,7 +683,8 @@ def tcgen05_ld(t: Any, call: Any) -> None:
     t.touch(registers.root, True)
     where = t.expr(address[0]).code
     t.mark()
-    view = f"{t.view(registers.root, registers.dtype)}[:, {registers.first}:{registers.first} + {count}]"
+    first, view = registers.first, t.view(registers.root, registers.dtype)
+    view = f"{view}[:, {first}:{first} + {count}]"
     t.emit(f'tcgen05_ld(w, {view}, {where}, "32x32b", {count}{_mask_kw(t)})')
 
 
@@ -744,6 +752,6 @@ def wgmma_mma(t: Any, call: Any) -> None:
     ta, tb = int(call.one("trans_a").value), int(call.one("trans_b").value)
     t.mark()
     t.emit(
-        f'wgmma_mma(w, {registers.root.name}, {registers.first}, {a}, {b}, {scale}, {n}, "{dtype}", '
-        f"{ta}, {tb}, {sign}{_mask_kw(t)})"
+        f"wgmma_mma(w, {registers.root.name}, {registers.first}, {a}, {b}, {scale}, {n}, "
+        f'"{dtype}", {ta}, {tb}, {sign}{_mask_kw(t)})'
     )

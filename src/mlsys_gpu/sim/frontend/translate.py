@@ -2,9 +2,9 @@
 
 The lowered function is statements (lets, allocations, loops, ifs, stores) and calls of PTX and CUDA
 operations. Each becomes Python that runs for the 32 lanes of a warp at once. What is the same for
-all lanes stays a Python scalar; the rest are NumPy arrays whose first axis is the lane. A loop whose
-iterations are independent becomes one slice with a second axis. A branch that one lane takes runs on
-scalars; a branch that some lanes take runs under a mask.
+all lanes stays a Python scalar; the rest are NumPy arrays whose first axis is the lane. A loop
+whose iterations are independent becomes one slice with a second axis. A branch that one lane takes
+runs on scalars; a branch that some lanes take runs under a mask.
 """
 
 from __future__ import annotations
@@ -804,7 +804,8 @@ class Translator:
         self.note_memory(buffer.scope, store=False)
         self.mark()
         size = BYTES[buffer.dtype]
-        code = f"ld_{buffer.scope}(w, {self.shared_address(buffer.scope, where)}, {size}, 1{self.mask(where)})"
+        source = self.shared_address(buffer.scope, where)
+        code = f"ld_{buffer.scope}(w, {source}, {size}, 1{self.mask(where)})"
         return self.typed(Value(code, buffer.dtype, where.lane, where.loop), raw=True)
 
     def store_memory(self, buffer: Buffer, index: Any, value: Value) -> None:
@@ -1077,9 +1078,8 @@ class Translator:
         return Value(f"np.where({condition.code}, {yes.code}, {no.code})", dtype, lane, loop)
 
     def expr_Select(self, expr: Any) -> Value:
-        return self.choose(
-            self.expr(expr.condition), self.expr(expr.true_value), self.expr(expr.false_value), str(expr.ty)
-        )  # fmt: skip
+        yes, no = self.expr(expr.true_value), self.expr(expr.false_value)
+        return self.choose(self.expr(expr.condition), yes, no, str(expr.ty))
 
     def expr_Cast(self, expr: Any) -> Value:
         return self.cast(self.expr(expr.value), str(expr.ty))
@@ -1113,11 +1113,10 @@ class Translator:
             return Value(code, dtype, value.lane, value.loop)
         if source == "uint64" and many:
             code = f"({code}).astype(np.int64)"
-        if BYTES[dtype] < BYTES.get(source, 8) or dtype.startswith("uint") != source.startswith(
-            "uint"
-        ):
-            if not (dtype == "int64" and source != "uint64"):
-                code = f"wrap({code}, {8 * BYTES[dtype]}, {dtype.startswith('int')})"
+        narrower = BYTES[dtype] < BYTES.get(source, 8)
+        resigned = dtype.startswith("uint") != source.startswith("uint")
+        if (narrower or resigned) and not (dtype == "int64" and source != "uint64"):
+            code = f"wrap({code}, {8 * BYTES[dtype]}, {dtype.startswith('int')})"
         return Value(code, dtype, value.lane, value.loop)
 
     def expr_Shuffle(self, expr: Any) -> Value:

@@ -48,7 +48,7 @@ def run(program: Program, arrays: Any, *, schedule: str, seed: int, checks: bool
 
 
 def host_array(array: Any, name: str, shape, dtype: str) -> np.ndarray:
-    """A NumPy view of a host array (NumPy, or torch on the CPU) in the storage type of ``dtype``."""
+    """A NumPy view of a host array (NumPy, or torch on the CPU), in the storage of ``dtype``."""
     if dtype not in STORAGE:
         raise TypeError(f"{name} has dtype {dtype}, which the simulator does not store")
     storage = np.dtype(STORAGE[dtype])
@@ -75,7 +75,8 @@ def host_array(array: Any, name: str, shape, dtype: str) -> np.ndarray:
         host = array.view(storage) if given != storage.name else array
     else:
         raise TypeError(
-            f"{name} is a {type(array).__name__}; the simulator takes NumPy arrays and torch tensors"
+            f"{name} is a {type(array).__name__}; the simulator takes NumPy arrays and torch "
+            "tensors"
         )
     if tuple(host.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(host.shape)}; the kernel takes {tuple(shape)}")

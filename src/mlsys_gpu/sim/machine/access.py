@@ -145,7 +145,9 @@ def st_global(w: Warp, address, value, size: int, lanes: int, mask=None) -> None
                 f"CTA {w.cta.label()} writes {place}, "
                 + (f"which CTA {block} has written too" if other >= 0 else "as others have"),
                 memory=f"global memory, tensor {tensor.name}",
-                fix="give every CTA its own tile: check how the tile's offsets follow from blockIdx",
+                fix=(
+                    "give every CTA its own tile: check how the tile's offsets follow from blockIdx"
+                ),
                 key=tensor.name,
             )
 

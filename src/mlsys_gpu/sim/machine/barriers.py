@@ -220,7 +220,7 @@ def mbarrier_inval(w: Warp, address, mask=None) -> None:
 
 @op
 def mbarrier_arrive(w: Warp, address, count=1, tx=None, mask=None) -> None:
-    """``mbarrier.arrive`` of the active threads, each with ``count``; ``tx`` expects bytes first."""
+    """``mbarrier.arrive`` of the active threads, each ``count``; ``tx`` expects bytes first."""
     barrier = barrier_at(w, address)
     threads = w.active if mask is None else int(np.sum(mask))
     if threads == 0:
@@ -392,7 +392,7 @@ def _named(w: Warp, barrier: int, threads) -> Rendezvous:
             w,
             f"named barrier {barrier} for {threads} threads (the CTA has {live})",
             memory=f"named barrier {barrier}",
-            fix="barriers are numbered 0 to 15; the count is a multiple of 32 and at most the CTA's",
+            fix="barriers are numbered 0 to 15; the count is a multiple of 32, at most the CTA's",
         )
         raise Stop
     rendezvous = w.cta.named.get(barrier)

@@ -65,7 +65,7 @@ class Agents:
         """The agent in a reader's words."""
         if agent == 0:
             return "the host"
-        cta, rest = divmod(agent - 1, self.per_cta)
+        rest = (agent - 1) % self.per_cta
         if rest >= self.warps * len(UNITS):
             return "a copy engine"
         warp, unit = divmod(rest, len(UNITS))

@@ -31,7 +31,8 @@ class Matrix:
 
     def text(self) -> str:
         width = f"{self.swizzle}B swizzle" if self.swizzle else "no swizzle"
-        return f"start {self.start}, leading offset {self.leading}, stride offset {self.stride}, {width}"
+        offsets = f"leading offset {self.leading}, stride offset {self.stride}"
+        return f"start {self.start}, {offsets}, {width}"
 
 
 @lru_cache(maxsize=4096)

@@ -422,7 +422,8 @@ def _quarter(w: Warp, address: int, what: str) -> tuple[int, int]:
             f"{own + 31} only (warp index modulo 4)",
             memory=f"tensor memory, lanes {lane}-{lane + 31}",
             fix=(
-                "let warp w of a warpgroup read lanes 32 * (w % 4) and up, and write those rows of D"
+                "let warp w of a warpgroup read the 32 lanes from 32 * (w % 4) on, and write those "
+                "rows of D"
             ),
         )
         raise Stop
