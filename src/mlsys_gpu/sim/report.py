@@ -45,7 +45,10 @@ class Location:
     text: str = ""
 
     def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+        path = Path(self.file)
+        if path.parent.name.startswith("ipykernel_"):  # a notebook's cell; its name is a hash
+            return f"cell line {self.line}"
+        return f"{path.name}:{self.line}"
 
     def to_dict(self) -> dict[str, Any]:
         return {"file": self.file, "line": self.line, "text": self.text}

@@ -20,6 +20,11 @@ ORDER_FIX = (
     "order the two: a CTA barrier (T.cuda.cta_sync()) or an mbarrier between them, which the "
     "writer reaches after its write and the reader before its read"
 )
+CLUSTER_FIX = (
+    "order the two: a cluster barrier (T.cuda.cluster_sync()) or an mbarrier between them, which "
+    "the writer reaches after its write and the reader before its read; a CTA barrier does not "
+    "reach the other CTA's threads"
+)
 PROXY_FIX = (
     "after writing shared memory with threads, execute T.ptx.fence.proxy.async_.shared__cta() and "
     "then the barrier that hands the data over; the tensor core and the copy engine read through "
@@ -188,6 +193,11 @@ def _shared(w: Warp, address, width: int, mask, what: str):
     return ctas[rank], offsets
 
 
+def _counted(w: Warp, cta: Cta, what: str) -> str:
+    """The counter of an access: shared memory of the warp's own CTA, or of another one."""
+    return f"shared_{what}_bytes" if cta is w.cta else f"dsmem_{what}_bytes"
+
+
 @op
 def ld_shared(w: Warp, address, size: int, lanes: int, mask=None):
     """Load ``lanes`` elements of ``size`` bytes from shared memory (32-bit shared addresses)."""
@@ -196,7 +206,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None):
     if mask is not None and isinstance(address, np.ndarray):
         full, address = address, _active(address, mask)
     cta, offsets = _shared(w, address, width, mask, "load")
-    w.machine.count("shared_load_bytes", width * np.size(offsets))
+    w.machine.count(_counted(w, cta, "load"), width * np.size(offsets))
     if w.checks:
         wide = width == 16
         generic_read(w, cta, offsets >> 4 if wide else _words(offsets, width), wide, mask)
@@ -212,8 +222,10 @@ def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None) -> None
         address, value = _select(address, value, mask, lanes)
         if np.size(address) == 0:
             return
+    if w.open is not None:
+        w.open.flush()
     cta, offsets = _shared(w, address, width, mask, "store")
-    w.machine.count("shared_store_bytes", width * np.size(offsets))
+    w.machine.count(_counted(w, cta, "store"), width * np.size(offsets))
     if w.checks:
         wide = width == 16
         generic_write(w, cta, offsets >> 4 if wide else _words(offsets, width), wide, mask)
@@ -360,6 +372,9 @@ def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask) -> No
     other, other_site = _stamp_at(stamps, bad)
     agents = w.cluster.agents
     where = cta.region(_first(index, bad, wide))
+    if w.cluster.size > 1:
+        where += f" of CTA rank {cta.rank}"
+    across = agents.rank(agent) != agents.rank(other)
     verb = {"read": "reads", "write": "writes"}
     past = {"read": "read", "write": "wrote"}
     place = machine.program.location(other_site)
@@ -370,7 +385,7 @@ def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask) -> No
         f"at {place}, and nothing orders the two",
         memory=f"{where}, {int(bad.sum())} word{'s' * (int(bad.sum()) != 1)} in all",
         threads=w.threads(mask),
-        fix=ORDER_FIX,
+        fix=CLUSTER_FIX if across else ORDER_FIX,
         site=site,
         related=[(f"the {before}", place)],
         key=(now, before),

@@ -66,10 +66,15 @@ class Agents:
         if agent == 0:
             return "the host"
         rest = (agent - 1) % self.per_cta
+        place = f" of CTA rank {self.rank(agent)}" if self.count > 1 + self.per_cta else ""
         if rest >= self.warps * len(UNITS):
-            return "a copy engine"
+            return "a copy engine" + place
         warp, unit = divmod(rest, len(UNITS))
-        return NAMES[UNITS[unit]].format(w=warp, g=warp // 4)
+        return NAMES[UNITS[unit]].format(w=warp, g=warp // 4) + place
+
+    def rank(self, agent: int) -> int:
+        """Rank in the cluster of the CTA that an agent (not the host) belongs to."""
+        return (agent - 1) // self.per_cta
 
     def clock(self) -> np.ndarray:
         """A fresh clock of shape ``[2, agents]``: it has seen the host."""
