@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,11 +25,13 @@ _THEME = {
 }
 FG, MUTED, SOFT, ACCENT, WARM, GOOD, VIOLET = _THEME
 
+TEXT = 13  #: size of all text, in units of the picture
+
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mlsys-gpu",  # the same picture in every build
     "font.family": "sans-serif",
-    "font.size": 13,
+    "font.size": TEXT,
     "axes.edgecolor": MUTED,
     "axes.labelcolor": FG,
     "axes.titlecolor": FG,
@@ -86,7 +89,13 @@ def themed(figure: Any, *, alt: str, title: str | None = None) -> Picture:
     # The page's own font, and no ids that two pictures of a page could share.
     svg = re.sub(r"font-family: [^;\"]+", "font-family: system-ui, sans-serif", svg)
     svg = re.sub(r'(<g) id="[^"]*"', r"\1", svg)
-    svg = svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+    # Below this width the picture scrolls rather than shrink its text under 12 px.
+    drawn = re.search(r'viewBox="0 0 ([\d.]+)', svg)
+    assert drawn is not None, "matplotlib writes a viewBox"
+    least = math.ceil(float(drawn.group(1)) * 12.1 / TEXT)
+    svg = svg.replace(
+        "<svg ", f'<svg aria-hidden="true" focusable="false" style="min-width: {least}px" ', 1
+    )
     return Picture(svg, alt=alt, title=title)
 
 
