@@ -260,7 +260,7 @@ def test_tvm_compiles_through_artifacts_and_only_meanwhile(monkeypatch):
     tvm_ffi.register_global_func(launch._CALLBACK, lambda code: b"TVM's own", override=True)
     try:
         with tvm.target.Target({"kind": "cuda", "arch": "sm_90a"}):
-            with launch._our_compiler():
+            with launch._our_compiler("sm_90a"):
                 inside = tvm_ffi.get_global_func(launch._CALLBACK)
                 assert bytes(inside("the source")) == b"cubin"
             outside = tvm_ffi.get_global_func(launch._CALLBACK)
@@ -282,7 +282,7 @@ def test_without_header_wheels_tvm_finds_a_toolkit_itself(monkeypatch, error):
     before = tvm_ffi.get_global_func(launch._CALLBACK)
     tvm_ffi.register_global_func(launch._CALLBACK, lambda code: b"from the toolkit", override=True)
     try:
-        with launch._our_compiler(), tvm.target.Target({"kind": "cuda", "arch": "sm_90a"}):
+        with launch._our_compiler("sm_90a"), tvm.target.Target({"kind": "cuda", "arch": "sm_90a"}):
             inside = tvm_ffi.get_global_func(launch._CALLBACK)
             assert bytes(inside("the source")) == b"from the toolkit"
     finally:

@@ -110,6 +110,8 @@ class Warp:
         self.waiting: Waiting | None = None
         self.exited = False
         self.code: Any = None
+        #: Work gathered for an engine that must be handed over before anyone else runs.
+        self.open: Any = None
         self.state: dict[str, Any] = {}  # per-family state, by family
 
     def tick(self) -> None:
@@ -253,6 +255,8 @@ class Cluster:
                 return
             try:
                 waiting = warp.code.send(None)
+                if warp.open is not None:
+                    warp.open.flush()
             except StopIteration:
                 warp.exited = True
                 live -= 1

@@ -1,12 +1,16 @@
 """Tensor cores: ``tcgen05`` with tensor memory (Blackwell) and ``wgmma`` (Hopper).
 
-Products are computed when their engine's turn comes, adjacent k16 steps in one matrix product.
+Products are computed when their engine's turn comes, adjacent k16 steps in one matrix product. What
+they read and write is checked and stamped when they are issued: whether two accesses are ordered
+does not depend on when the schedule lets an engine work.
 Products of 16-bit floats are exact in float32; their sum is accumulated in float32 in an order that
 the ISA leaves open, as the hardware does.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -152,6 +156,8 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
 def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> None:
     """``tcgen05.dealloc``: give columns back; nothing may still be using them."""
     _full(w, mask, "tcgen05.dealloc")
+    if w.open is not None:
+        w.open.flush()
     start = int(uniform(w, address, "a tensor-memory address")) & 0xFFFF
     columns = int(uniform(w, columns, "a column count"))
     tmem = tmem_of(w.cta)
@@ -253,10 +259,11 @@ class TensorPipe:
         self.seen: np.ndarray | None = None  # the issuer's clock at its last MMA
 
     def flush(self) -> None:
-        """Hand the MMAs gathered so far to the engine as one product."""
+        """Hand the MMAs gathered so far to the engine as one product, once they are checked."""
+        self.warp.open = None
         if self.batch:
             batch, self.batch = self.batch, []
-            self.pipe.submit(lambda: _products(self.warp, self, batch))
+            self.pipe.submit(_product(self.warp, batch))
 
 
 def _tensor_pipe(w: Warp) -> TensorPipe:
@@ -303,11 +310,12 @@ def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=N
     if w.checks:
         pipe.seen = w.clock.copy()
     pipe.batch.append((*values, w.s, pipe.seen, pipe.clock))
+    w.open = pipe
     w.machine.count("mma_instructions")
 
 
-def _products(w: Warp, pipe: TensorPipe, batch: list[tuple]) -> None:
-    """Compute a batch of k16 steps: ``D (+)= A @ B.T`` in tensor memory."""
+def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
+    """Check a batch of k16 steps, ``D (+)= A @ B.T`` in tensor memory; returns what computes it."""
     cta, site = w.cta, batch[0][5]
     d, _, _, ibits, accumulate, _, seen, clock_value = batch[0]
     try:
@@ -354,19 +362,23 @@ def _products(w: Warp, pipe: TensorPipe, batch: list[tuple]) -> None:
             )
         _tmem_check(w, cta, lanes, column, form.n, clock[0], site, what, True)
         tmem.shadow.writer[box] = now | site
-    product = decode(cta, rows_a, ta, form.a) @ decode(cta, rows_b, tb, form.b).T
-    if form.negate_a != form.negate_b:
-        product = -product
-    if form.m == 64:
-        # Layout F: rows 16i..16i+15 lie in lanes 32i..32i+15 (PTX ISA, tcgen05 data path).
-        target = tmem.floats.reshape(4, 32, COLUMNS)[:, :16, column : column + form.n]
-        product = product.reshape(4, 16, form.n)
-    else:
-        target = tmem.floats[:, column : column + form.n]
-    if accumulate:
-        np.add(target, product, out=target)
-    else:
-        target[...] = product
+
+    def compute() -> None:
+        product = decode(cta, rows_a, ta, form.a) @ decode(cta, rows_b, tb, form.b).T
+        if form.negate_a != form.negate_b:
+            product = -product
+        if form.m == 64:
+            # Layout F: rows 16i..16i+15 lie in lanes 32i..32i+15 (PTX ISA, tcgen05 data path).
+            target = tmem.floats.reshape(4, 32, COLUMNS)[:, :16, column : column + form.n]
+            product = product.reshape(4, 16, form.n)
+        else:
+            target = tmem.floats[:, column : column + form.n]
+        if accumulate:
+            np.add(target, product, out=target)
+        else:
+            target[...] = product
+
+    return compute
 
 
 @op
@@ -437,6 +449,8 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
     ``registers`` is the warp's ``[32, N]`` view (any 32-bit type); it is filled by the wait.
     """
     _full(w, mask, "tcgen05.ld")
+    if w.open is not None:
+        w.open.flush()
     lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.ld")
     site = w.s
     w.machine.count("tmem_load_bytes", 32 * count * 4)
@@ -473,6 +487,8 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
 def tcgen05_st(w: Warp, address, values: np.ndarray, shape: str, count: int, mask=None) -> None:
     """``tcgen05.st.32x32b.xN``: N registers of each thread into N columns of the warp's lanes."""
     _full(w, mask, "tcgen05.st")
+    if w.open is not None:
+        w.open.flush()
     lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.st")
     site = w.s
     transfers = _transfers(w, "tmem_store")
@@ -597,7 +613,9 @@ class Warpgroup:
         self.warps = w.cta.warps[self.first : self.first + 4]
         self.products: list[Product] = []
         self.base = 0  # products forgotten because they are done
-        self.done = 0
+        self.prepared = 0  # products checked
+        self.done = 0  # products computed
+        self.plans: deque[tuple[int, Callable[[], None]]] = deque()
         self.matrices: dict[tuple, tuple[np.ndarray, list]] = {}
         self.waiters: list[tuple[Warp, int]] = []
         self.agent = w.cluster.agents.of(w.cta.rank, self.first, "wgmma")
@@ -778,8 +796,6 @@ def wgmma_mma(
     product.acc[w.id % 4] = (key, registers, first)
     product.issued += 1
     state.pending[key] = number
-    if product.issued == 4 and w.cluster.eager:
-        _run_products(group, number + 1)
 
 
 @op
@@ -789,7 +805,8 @@ def wgmma_commit(w: Warp, mask=None) -> None:
     group, state = _warpgroup(w)
     state.groups.append(state.issued)
     upto = state.issued
-    if not w.cluster.eager and _issued(group) >= upto > group.done:
+    if _issued(group) >= upto > group.prepared:
+        _prepare(group, upto)
         group.pipe.submit(lambda: _run_products(group, upto))
 
 
@@ -851,12 +868,20 @@ def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
 
 
 def _run_products(group: Warpgroup, upto: int) -> None:
-    """Compute the products below ``upto`` that are not done, one accumulator's steps together."""
-    if group.done >= upto:
+    """Compute the products below ``upto`` that are not done."""
+    _prepare(group, upto)
+    while group.plans and group.plans[0][0] <= upto:
+        group.done, compute = group.plans.popleft()
+        compute()
+
+
+def _prepare(group: Warpgroup, upto: int) -> None:
+    """Check the products below ``upto``, one accumulator's steps together, and plan them."""
+    if group.prepared >= upto:
         return
-    ready = group.products[group.done - group.base : upto - group.base]
-    number = group.done
-    group.done = upto
+    number = group.prepared
+    ready = group.products[number - group.base : upto - group.base]
+    group.prepared = upto
     chains: dict[tuple, list[tuple[int, Product]]] = {}
     order: list[list[tuple[int, Product]]] = []
     for product in ready:
@@ -869,7 +894,7 @@ def _run_products(group: Warpgroup, upto: int) -> None:
             order.append(chain)
         number += 1
     for chain in order:
-        _chain(group, chain)
+        group.plans.append((upto, _chain(group, chain)))
 
 
 def _continues(last: Product, product: Product) -> bool:
@@ -883,8 +908,9 @@ def _continues(last: Product, product: Product) -> bool:
     )
 
 
-def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> None:
-    """One accumulator's successive k16 steps: ``D (+)= A @ B.T``, 64 rows."""
+def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], None]:
+    """Check one accumulator's successive k16 steps, ``D (+)= A @ B.T``, 64 rows; returns what
+    computes them."""
     head = chain[0][1]
     w = group.warps[0]
     cta, site = w.cta, head.site
@@ -907,30 +933,34 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> None:
         now = stamp(group.agent, last)
         access.async_read(w, cta, rows_a, clock, group.agent, now, site, f"operand A of {what}")
         access.async_read(w, cta, rows_b, clock, group.agent, now, site, f"operand B of {what}")
-    product = decode(cta, rows_a, ta, head.dtype) @ decode(cta, rows_b, tb, head.dtype).T
-    if head.sign < 0:
-        product = -product
-    for other in [k for k in group.matrices if k != name and _overlap(group, k, head)]:
-        _store_back(group, other)
-    if head.accumulate:
-        held = group.matrices.get(name)
-        if held is not None and held[0].shape[1] == head.n:
-            matrix = held[0]
+
+    def compute() -> None:
+        product = decode(cta, rows_a, ta, head.dtype) @ decode(cta, rows_b, tb, head.dtype).T
+        if head.sign < 0:
+            product = -product
+        for other in [k for k in group.matrices if k != name and _overlap(group, k, head)]:
+            _store_back(group, other)
+        if head.accumulate:
+            held = group.matrices.get(name)
+            if held is not None and held[0].shape[1] == head.n:
+                matrix = held[0]
+            else:
+                matrix = _gather(head.acc, head.n)
+                if w.checks and (matrix.view(np.uint32) == POISON).any():
+                    w.machine.report(
+                        "uninitialised-read",
+                        w,
+                        f"{what} adds to accumulator registers that nothing has written",
+                        memory="accumulator registers",
+                        fix="let the first product of a tile overwrite (scale-d false), or clear them",
+                        site=site,
+                    )
+            np.add(matrix, product, out=matrix)
         else:
-            matrix = _gather(head.acc, head.n)
-            if w.checks and (matrix.view(np.uint32) == POISON).any():
-                w.machine.report(
-                    "uninitialised-read",
-                    w,
-                    f"{what} adds to accumulator registers that nothing has written",
-                    memory="accumulator registers",
-                    fix="let the first product of a tile overwrite (scale-d false), or clear them",
-                    site=site,
-                )
-        np.add(matrix, product, out=matrix)
-    else:
-        matrix = product
-    group.matrices[name] = (matrix, list(head.acc))
+            matrix = product
+        group.matrices[name] = (matrix, list(head.acc))
+
+    return compute
 
 
 def _overlap(group: Warpgroup, name: tuple, product: Product) -> bool:
