@@ -55,7 +55,7 @@ mlsysViz.register("execution-hierarchy", (stage, data, ui) => {
       const n = counts[depth];
       const cols = n <= 4 ? n : n <= 12 ? 4 : 8;
       grid = ui.cells({
-        label: `${nameAt(depth)}: ${n} × ${short(child).toLowerCase()}, press Space to go inside`,
+        label: `${nameAt(depth)}: ${n} × ${short(child)}, press Space to go inside`,
         rows: Math.ceil(n / cols), cols, follow: false, className: `mg-children mg-of-${child.id}`,
         cell: (r, c) => {
           const i = r * cols + c;
@@ -69,7 +69,7 @@ mlsysViz.register("execution-hierarchy", (stage, data, ui) => {
       const chosen = path[depth];
       grid.set(Math.floor(chosen / cols), chosen % cols);
       parts.push(el("p", { class: "mg-hint" },
-        `${nameAt(depth)} holds ${n} ${short(child).toLowerCase()}s in this example. Choose one to go inside.`));
+        `${nameAt(depth)} holds ${n} ${short(child).toLowerCase().replace("cta", "CTA")}s${depth < 3 ? " in this example" : ""}. Choose one to go inside.`));
       parts.push(grid.element);
     } else {
       parts.push(el("p", { class: "mg-hint" },
@@ -90,7 +90,7 @@ mlsysViz.register("execution-hierarchy", (stage, data, ui) => {
     parts.push(el("p", { class: "mg-sub" }, level.name), facts.element);
     const left = el("div", { class: "mg-levels-main" }, parts);
     const right = el("div", { class: "mg-levels-side" },
-      el("p", { class: "mg-sub" }, `Memory that ${depth === 0 ? "the whole grid" : "a " + short(level).toLowerCase()} can address`),
+      el("p", { class: "mg-sub" }, `Memory that ${depth === 0 ? "the whole grid" : "a " + short(level).toLowerCase().replace("cta", "CTA")} can address`),
       el("ul", { class: "mg-memories" }, arch.memories.map((m) => {
         const seen = level.sees.includes(m.id);
         return el("li", { class: `mg-memory ${seen ? "mg-seen" : "mg-unseen"}`, "data-memory": m.id },
