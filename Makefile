@@ -35,6 +35,10 @@ $(VENV)/.ready-dev: requirements-dev.txt $(VENV)/.ready
 
 $(VENV)/.ready-lab: requirements-lab.txt $(VENV)/.ready
 	$(PY) -m pip install --disable-pip-version-check -q -r requirements-lab.txt
+	@mkdir -p $(VENV)/etc/jupyter/labconfig  # a double click opens a chapter as a notebook
+	$(VENV)/bin/jupytext-config \
+	  --settings-file $(VENV)/etc/jupyter/labconfig/default_setting_overrides.json \
+	  set-default-viewer markdown myst
 	@touch $@
 
 book: $(VENV)/.ready  ## execute every chapter and build the book: book/_build/html/index.html
