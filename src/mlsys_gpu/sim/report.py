@@ -181,7 +181,8 @@ class Report:
     def _repr_html_(self) -> str:
         ok = self.ok
         head = str(self).splitlines()[0]
-        badge = "no findings" if not self.findings else f"{len(self.findings)} findings"
+        n = len(self.findings)
+        badge = f"{n} finding{'s' * (n != 1)}" if n else "no findings"
         parts = [
             f'<div class="mg-report {"mg-ok" if ok else "mg-bad"}">',
             f"<p><strong>{html.escape(badge)}</strong> — {html.escape(head)}</p>",
