@@ -90,7 +90,7 @@ def check_page_time(app: Sphinx, env: Any) -> None:
         seconds = (data or {}).get("runtime")
         if seconds and seconds > limit:
             log.warning(
-                "the cells of this page took %.0f s; the limit is %d s",
+                "the cells of this page took %.3g s; the limit is %g s",
                 seconds,
                 limit,
                 location=docname,
@@ -204,7 +204,7 @@ class Kernel(LiteralInclude):
             path = kernel_path(self.arguments[0].strip())
         except FileNotFoundError as error:
             return [self.state.document.reporter.error(str(error), line=self.lineno)]
-        self.arguments[0] = "/" + _relative(path)
+        self.arguments[0] = "/" + os.path.relpath(path, self.env.srcdir)
         part = self.options.pop("part", None)
         if part:
             self.options["pyobject"] = part

@@ -129,6 +129,8 @@ class Figure:
         caption = f'<p class="mg-fig-caption">{self.caption}</p>' if self.caption else ""
         return (
             f'<figure class="mg-fig" id="{ident}" data-kind="{self.kind}" role="group" '
+            # JupyterLab would take the arrow keys for itself.
+            'data-lm-suppress-shortcuts="true" '
             f'aria-labelledby="{ident}-t" aria-describedby="{ident}-a">'
             f'<figcaption class="mg-fig-title" id="{ident}-t">{html.escape(self.title)}'
             "</figcaption>"
