@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from mlsys_gpu.grading.runner import Grader
 
 ROOT = Path(__file__).resolve().parents[2]

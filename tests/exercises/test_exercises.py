@@ -1,10 +1,11 @@
-"""Every exercise: the worked answer passes, the stub fails, wrong answers fail and are explained."""
+"""Every exercise: its worked answer passes, its stub fails, wrong answers fail, explained."""
 
 import ast
 import tomllib
 from pathlib import Path
 
 import pytest
+
 from mlsys_gpu.grading import api, manifest, stubs
 from mlsys_gpu.grading.runner import Grader
 

@@ -1,4 +1,4 @@
-"""What the checks expect, against values that come from elsewhere: TIRx, the simulator, counting."""
+"""What the checks expect, against values from elsewhere: TIRx, the simulator, counting."""
 
 import re
 import warnings
@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+
 from mlsys_gpu.grading.checks import ch01, ch10, ch12
 from mlsys_gpu.grading.checks.base import Call, Predict
 
@@ -57,7 +58,7 @@ def test_swizzle_is_that_of_tirx() -> None:
         layouts[str(tile.dtype)] = tile.layout
 
     @T.prim_func
-    def kernel(A: T.Buffer((1,), "float32")):
+    def kernel(A: T.Buffer((1,), "float32")):  # type: ignore
         T.device_entry()
         cta = T.cta_id([1])
         tid = T.thread_id([32])
@@ -75,16 +76,17 @@ def test_swizzle_is_that_of_tirx() -> None:
 
 
 def test_copy_plan_is_what_tirx_emits() -> None:
-    from mlsys_gpu.kernels.common import finish
-    from mlsys_gpu.lowering import lower
     from tvm.script import tirx as T
     from tvm.script.tirx import tile as Tx
+
+    from mlsys_gpu.kernels.common import finish
+    from mlsys_gpu.lowering import lower
 
     def build(rows, cols, row_length, dtype, threads):
         @T.prim_func
         def kernel(
-            A: T.Buffer((2 * rows, row_length), dtype),
-            D: T.Buffer((2 * rows, cols), dtype),
+            A: T.Buffer((2 * rows, row_length), dtype),  # type: ignore
+            D: T.Buffer((2 * rows, cols), dtype),  # type: ignore
         ):
             T.device_entry()
             cta = T.cta_id([2])

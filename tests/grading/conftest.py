@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from mlsys_gpu.grading import manifest
 from mlsys_gpu.grading.runner import Grader, Submission
 from mlsys_gpu.grading.verdict import Verdict

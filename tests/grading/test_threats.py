@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from mlsys_gpu.grading import manifest, sandbox, serial, stubs
 from mlsys_gpu.grading.runner import Grader, Submission
 from mlsys_gpu.grading.verdict import Verdict
@@ -364,6 +365,8 @@ def test_reads_the_solution_by_a_hidden_path(grade: Grade) -> None:
     ):
         verdict = grade("1.1", f"path = ''.join(map(chr, {quoted}))\n{read}\n")
         assert not verdict.ok, read
+        refused = "Permission" in verdict.message or "has no function `locate`" in verdict.message
+        assert refused, (read, verdict.message)
 
 
 def test_imports_the_checks_by_a_hidden_name(grade: Grade) -> None:
@@ -549,11 +552,10 @@ def test_nothing_of_the_callers_environment_is_seen(
 
 def test_the_judge_shares_no_cache_with_a_submission(grader: Grader, grade: Grade) -> None:
     """The simulator caches Python source: it must come from nowhere that a submission can write."""
-    source = "import os\nraise ValueError(os.environ['HOME'] + '|' + os.getcwd())\n"
-    verdict = grade("1.1", source)
-    assert grader.home in verdict.message
-    planted = f"open({grader.home + '/planted'!r}, 'w')"
-    assert "PermissionError" in grade("1.1", planted).message
+    source = "import os\nraise ValueError(os.environ['HOME'] == os.getcwd())\n"
+    assert "True" in grade("1.1", source).message
+    for planted in (grader.home + "/planted", grader.home + "/cache/planted"):
+        assert "PermissionError" in grade("1.1", f"open({planted!r}, 'w')").message
 
 
 # --- kernels as data ------------------------------------------------------------------------------

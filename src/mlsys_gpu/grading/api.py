@@ -181,8 +181,8 @@ def _finished(verdict: Verdict, exercise: Exercise, source: str, failures: int) 
     if verdict.ok:
         verdict.after = exercise.after
     elif verdict.status in ("failed", "unsolved"):
-        # The check may know which hint fits; otherwise each new wrong attempt opens the next one.
-        step = verdict.hint_step or max(1, min(failures, len(exercise.hints)))
+        # The check may know which hint fits; besides, each new wrong attempt opens the next one.
+        step = max(verdict.hint_step or 1, failures)
         if verdict.status == "unsolved":
             step = 1
         verdict.hint_step = min(step, len(exercise.hints))

@@ -26,7 +26,7 @@ from pathlib import Path
 KINDS = ("predict", "write", "debug", "optimise")
 _FIELDS = {"id", "kind", "title", "file", "check", "todo", "after", "hints", "limits"}
 _REQUIRED = _FIELDS - {"after", "limits"}
-_LIMITS = {"seconds": 10.0, "judge_seconds": 60.0, "memory_mb": 1024}
+_LIMITS = {"seconds": 10.0, "judge_seconds": 60.0, "memory_mb": 2048}
 
 
 class ManifestError(ValueError):
@@ -55,7 +55,7 @@ class Exercise:
     after: str = ""
     seconds: float = 10.0
     judge_seconds: float = 60.0
-    memory_mb: int = 1024
+    memory_mb: int = 2048
 
     def to_dict(self) -> dict[str, object]:
         """The form of ``check --list --json``."""

@@ -62,6 +62,7 @@ class _Server:
             "TMPDIR": home,
             # The simulator's cache holds Python source: the judge must not share one with anybody.
             "MLSYS_GPU_CACHE": os.path.join(home, "cache"),
+            "XDG_CACHE_HOME": os.path.join(home, "cache"),
             "PYTHONPATH": str(paths.PACKAGE.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONIOENCODING": "utf-8",
@@ -448,8 +449,9 @@ def scan(source: str, display: str) -> tuple[Status, str] | None:
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
+        place = f"{display}:{error.lineno}" if error.lineno else display
         text = f" (`{error.text.strip()}`)" if error.text else ""
-        return "failed", f"{display}:{error.lineno}{text}: this is not valid Python: {error.msg}."
+        return "failed", f"{place}{text}: this is not valid Python: {error.msg}."
     except (ValueError, RecursionError, MemoryError) as error:
         return "failed", f"{display} cannot be read as Python: {error}."
 

@@ -55,7 +55,7 @@ class Policy:
     read: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)
     protected: list[str] = field(default_factory=list)
-    memory_mb: int = 512
+    memory_mb: int = 2048
     cpu_seconds: int = 10
     file_mb: int = 16
 
@@ -79,18 +79,19 @@ def _limit(policy: Policy) -> bool:
 
     mib = 2**20
 
-    def cap(kind: int, value: int) -> bool:
+    def cap(kind: int, value: int, above: int = 0) -> bool:
         _, hard = resource.getrlimit(kind)
         if hard != resource.RLIM_INFINITY:
-            value = min(value, hard)
+            value, above = min(value, hard), min(above, max(0, hard - value))
         try:
-            resource.setrlimit(kind, (value, value))
+            resource.setrlimit(kind, (value, value + above))
         except (ValueError, OSError):  # macOS does not take every limit
             return False
         return True
 
     cap(resource.RLIMIT_CORE, 0)
-    cap(resource.RLIMIT_CPU, policy.cpu_seconds)
+    # At the first limit comes a signal that says why, at the second one that nothing survives.
+    cap(resource.RLIMIT_CPU, policy.cpu_seconds, above=1)
     cap(resource.RLIMIT_FSIZE, policy.file_mb * mib)
     return cap(resource.RLIMIT_AS, address_space() + policy.memory_mb * mib)
 

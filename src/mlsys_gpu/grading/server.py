@@ -25,6 +25,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -110,7 +111,7 @@ def _child(job: dict[str, Any], read_end: int, write_end: int, output: int) -> N
         os.set_inheritable(write_end, False)
         # The server's own pipes must not stay open here.
         _close_all_but({0, 1, 2, write_end})
-        os.chdir(job["policy"]["scratch"])
+        _settle(job["policy"]["scratch"])
         handler = _handler(job["kind"])
         if job["policy"].get("sandboxed", True):
             policy = {key: job["policy"][key] for key in job["policy"] if key != "sandboxed"}
@@ -130,6 +131,18 @@ def _child(job: dict[str, Any], read_end: int, write_end: int, output: int) -> N
     finally:
         # No atexit handlers, no destructors: nothing of the submission runs after its answer.
         os._exit(code)
+
+
+def _settle(scratch: str) -> None:
+    """Makes the scratch directory home, and points Python's streams at the new descriptors."""
+    os.chdir(scratch)
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+        os.environ[name] = scratch
+    tempfile.tempdir = None
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = open(number, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
 
 
 def _close_all_but(kept: set[int]) -> None:
