@@ -90,6 +90,27 @@ class SharedRegion:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A tensor map that the host encodes (``cuTensorMapEncodeTiled``), dimensions innermost first.
+
+    ``tensor`` is an index into the kernel's parameters and ``offset`` a byte offset in it;
+    ``shape``, ``box`` and ``steps`` (element strides) are elements, ``strides`` bytes of all
+    dimensions but the innermost; ``swizzle``, ``interleave`` and ``fill`` are the driver's codes.
+    """
+
+    tensor: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...]
+    interleave: int
+    swizzle: int
+    fill: int
+
+
+@dataclass(frozen=True)
 class Lowered:
     """A PrimFunc after TVM's ``tirx`` pipeline, split into host and device."""
 
@@ -99,8 +120,10 @@ class Lowered:
     host: tvm.tirx.PrimFunc
     launch: Launch
     params: tuple[Param, ...]
-    #: For each argument of the device function: index of the tensor in ``params`` it points to.
-    arguments: tuple[int, ...]
+    #: For each argument of the device function: ``("tensor", i)``, the i-th of ``params``, or
+    #: ``("map", i)``, the i-th of ``maps``.
+    arguments: tuple[tuple[str, int], ...]
+    maps: tuple[TensorMap, ...]
     shared_regions: tuple[SharedRegion, ...]
     #: SHA-256 over the PrimFunc, its architecture and the TVM release.
     key: str
@@ -162,7 +185,7 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
     tagged = func.with_body(_tag_lines(func.body)) if keep_lines else func
     module = _run_pipeline(tagged, name, arch)
     host, device = _split(module)
-    launch, arguments = _read_host(host, params)
+    launch, arguments, maps = _HostReader(host, params).read()
     return Lowered(
         name=name,
         arch=arch,
@@ -171,6 +194,7 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
         launch=launch,
         params=params,
         arguments=arguments,
+        maps=maps,
         shared_regions=regions,
         key=content_key(func, arch),
     )
@@ -311,7 +335,13 @@ def _run_pipeline(func: Any, name: str, arch: str) -> Any:
             module = tvm.tirx.transform.BindTarget(target)(module)
             return pipeline(module)
     except Exception as error:  # TVM raises its own hierarchy, and plain ValueErrors
-        raise LoweringError(f"TVM could not lower {name} for {arch}: {error}") from error
+        raise LoweringError(f"TVM could not lower {name} for {arch}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What TVM says went wrong, without the whole module that it prints behind it."""
+    text = str(error).split("\nError in pass:")[0].rstrip()
+    return text if len(text) < 4000 else text[:4000] + " …"
 
 
 def _split(module: Any) -> tuple[Any, Any]:
@@ -329,80 +359,132 @@ def _split(module: Any) -> tuple[Any, Any]:
 _AXES = {"x": 0, "y": 1, "z": 2}
 
 
-def _read_host(host: Any, params: tuple[Param, ...]) -> tuple[Launch, tuple[int, ...]]:
-    """The launch that the host function makes: its extents, and which tensor each argument is."""
-    call, data_of = _find_launch(host, {p.name: i for i, p in enumerate(params)})
-    names = [str(n) for n in call.attrs["launch_params"]] if call.attrs else []
-    if not names:
-        names = [str(n) for n in _launch_params(call)]
-    values = list(call.args)[1:]
-    arguments, extents = values[: len(values) - len(names)], values[len(values) - len(names) :]
-    grid, block, cluster, shared = [1, 1, 1], [1, 1, 1], [1, 1, 1], 0
-    for name, extent in zip(names, extents, strict=True):
-        if not hasattr(extent, "value"):
-            raise LoweringError(f"the launch extent {name} = {extent} is no constant")
-        value = int(extent.value)
-        head, _, axis = name.partition(".")
-        if head == "blockIdx":
-            grid[_AXES[axis]] = value
-        elif head == "threadIdx":
-            block[_AXES[axis]] = value
-        elif head in ("clusterCtaIdx", "clusterIdx"):
-            cluster[_AXES[axis]] = value
-        elif name == "tirx.use_dyn_shared_memory":
-            shared = value
-        elif name in ("tirx.use_programtic_dependent_launch", "tirx.use_cooperative_launch"):
-            raise LoweringError(f"the launch attribute {name} is not supported")
-        else:
-            raise LoweringError(f"unknown launch parameter {name}")
-    indices = []
-    for argument in arguments:
-        index = data_of(argument)
-        if index is None:
-            raise LoweringError(f"the kernel argument {argument} is no tensor of the host function")
-        indices.append(index)
-    as3 = tuple[int, int, int]
-    return Launch(as3(grid), as3(block), as3(cluster), shared), tuple(indices)
+class _HostReader:
+    """Reads the host function: the launch, the tensor maps, and what each kernel argument is."""
 
+    def __init__(self, host: Any, params: tuple[Param, ...]):
+        self.tensors = {p.name: i for i, p in enumerate(params)}
+        self.alias: dict[int, Any] = {}
+        self.maps: list[TensorMap] = []
+        self.map_of: dict[int, int] = {}
+        self.launches: list[Any] = []
+        self.walk(host.body)
+        if len(self.launches) != 1:
+            raise LoweringError(
+                f"the host function launches {len(self.launches)} kernels; expected one"
+            )
 
-def _launch_params(call: Any) -> list[Any]:
-    raise LoweringError(f"the kernel call {call} names no launch parameters")
-
-
-def _find_launch(host: Any, index_of: dict[str, int]):
-    """The ``call_ffi_kernel`` of a host function, and a map from its arguments to tensors."""
-    alias: dict[int, Any] = {}
-    calls = []
-    stack = [host.body]
-    while stack:
-        stmt = stack.pop()
+    def walk(self, stmt: Any) -> None:
         kind = type(stmt).__name__
         if kind == "SeqStmt":
-            stack.extend(reversed(list(stmt.seq)))
+            for child in stmt.seq:
+                self.walk(child)
         elif kind == "IfThenElse":
-            stack.extend(s for s in (stmt.else_case, stmt.then_case) if s is not None)
+            self.walk(stmt.then_case)
+            if stmt.else_case is not None:
+                self.walk(stmt.else_case)
         elif kind in ("AttrStmt", "For", "While"):
-            stack.append(stmt.body)
+            self.walk(stmt.body)
         elif kind == "DeclBuffer":
-            alias[stmt.buffer.__hash__()] = (stmt.buffer, stmt.data)
+            self.alias[_identity(stmt.buffer)] = stmt.data
+        elif kind == "Bind":
+            self.alias[_identity(stmt.var)] = stmt.value
         elif kind == "Evaluate" and type(stmt.value).__name__ == "Call":
             name = str(getattr(stmt.value.op, "name", ""))
             if name == "tirx.call_ffi_kernel":
-                calls.append(stmt.value)
-    if len(calls) != 1:
-        raise LoweringError(f"the host function launches {len(calls)} kernels; expected one")
+                self.launches.append(stmt.value)
+            elif name == "tirx.tensormap_encode_tiled":
+                self.encode(stmt.value)
 
-    def data_of(argument: Any) -> int | None:
-        for _ in range(8):
-            if type(argument).__name__ == "Call" and "buffer_data" in str(argument.op.name):
-                argument = argument.args[0]
-            name = str(getattr(argument, "name", ""))
-            if name in index_of:
-                return index_of[name]
-            held = alias.get(argument.__hash__())
+    def read(self) -> tuple[Launch, tuple[tuple[str, int], ...], tuple[TensorMap, ...]]:
+        call = self.launches[0]
+        names = [str(n) for n in call.attrs["launch_params"]]
+        values = list(call.args)[1:]
+        split = len(values) - len(names)
+        extents = {"grid": [1, 1, 1], "block": [1, 1, 1], "cluster": [1, 1, 1]}
+        shared = 0
+        for name, extent in zip(names, values[split:], strict=True):
+            value = self.constant(extent, f"the launch extent {name}")
+            head, _, axis = name.partition(".")
+            if head in _EXTENTS:
+                extents[_EXTENTS[head]][_AXES[axis]] = value
+            elif name == "tirx.use_dyn_shared_memory":
+                shared = value
+            else:
+                raise LoweringError(f"the launch parameter {name} is not supported")
+        as3 = tuple[int, int, int]
+        launch = Launch(
+            as3(extents["grid"]), as3(extents["block"]), as3(extents["cluster"]), shared
+        )
+        return launch, tuple(self.argument(a) for a in values[:split]), tuple(self.maps)
+
+    def constant(self, expr: Any, what: str) -> int:
+        if not hasattr(expr, "value"):
+            raise LoweringError(f"{what} is {expr}, which is no constant")
+        return int(expr.value)
+
+    def argument(self, expr: Any) -> tuple[str, int]:
+        """What a kernel argument is: a tensor or a tensor map."""
+        if _identity(expr) in self.map_of:
+            return "map", self.map_of[_identity(expr)]
+        index, offset = self.place(expr)
+        if offset:
+            raise LoweringError(f"the kernel argument {expr} points into a tensor")
+        return "tensor", index
+
+    def place(self, expr: Any) -> tuple[int, int]:
+        """The tensor that a pointer points into, and the byte offset in it."""
+        offset = 0
+        for _ in range(16):
+            name = str(getattr(expr, "name", ""))
+            if name in self.tensors:
+                return self.tensors[name], offset
+            if type(expr).__name__ == "Call":
+                called = str(expr.op.name)
+                if called == "tirx.handle_add_byte_offset":
+                    offset += self.constant(expr.args[1], "a byte offset")
+                elif called not in ("tirx.buffer_data", "tirx.reinterpret"):
+                    break
+                expr = expr.args[0]
+                continue
+            held = self.alias.get(_identity(expr))
             if held is None:
-                return None
-            argument = held[1]
-        return None
+                break
+            expr = held
+        raise LoweringError(f"the kernel argument {expr} is no tensor of the host function")
 
-    return calls[0], data_of
+    def encode(self, call: Any) -> None:
+        """A ``tensormap_encode_tiled``: map, data, shape, strides, box, element strides."""
+        attrs = call.attrs
+        rank = int(attrs.rank)
+        target, data, *numbers = call.args
+        values = [self.constant(n, "a tensor map's field") for n in numbers]
+        tensor, offset = self.place(data)
+        self.map_of[_identity(target)] = len(self.maps)
+        self.maps.append(
+            TensorMap(
+                tensor=tensor,
+                offset=offset,
+                dtype=str(attrs.descriptor_dtype),
+                shape=tuple(values[:rank]),
+                strides=tuple(values[rank : 2 * rank - 1]),
+                box=tuple(values[2 * rank - 1 : 3 * rank - 1]),
+                steps=tuple(values[3 * rank - 1 : 4 * rank - 1]),
+                interleave=int(attrs.interleave),
+                swizzle=int(attrs.swizzle),
+                fill=int(attrs.oob_fill),
+            )
+        )
+
+
+_EXTENTS = {
+    "blockIdx": "grid",
+    "threadIdx": "block",
+    "clusterCtaIdx": "cluster",
+    "clusterIdx": "cluster",
+}
+
+
+def _identity(node: Any) -> int:
+    """Identity of an IR node (Python objects are made afresh for each access)."""
+    return int(node.__chandle__())

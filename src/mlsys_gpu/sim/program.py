@@ -22,7 +22,8 @@ class Program:
     """Python source of a kernel's warp, with all that the machine needs to run it.
 
     ``source`` defines ``kernel(w)``, a generator function that a warp runs. ``params`` are
-    ``(name, shape, dtype)``; ``arguments`` are indices into them in the device function's order.
+    ``(name, shape, dtype)``; ``arguments`` are, in the device function's order, ``["tensor", i]``
+    for the i-th of them or ``["map", i]`` for the i-th of ``maps``, the host's tensor maps.
     ``sites`` maps the site numbers in the source to lines of the kernel's author, outermost caller
     first. ``regions`` are the named buffers in shared memory (name, offset, bytes, shape, dtype).
     """
@@ -32,10 +33,11 @@ class Program:
     source: str
     launch: dict[str, Any]
     params: list[list[Any]]
-    arguments: list[int]
+    arguments: list[list[Any]]
     sites: list[list[list[Any]]]
     regions: list[list[Any]]
     static_shared: int = 0
+    maps: list[dict[str, Any]] = field(default_factory=list)
     key: str = ""
     texts: dict[str, dict[str, str]] = field(default_factory=dict)
 

@@ -24,6 +24,7 @@ CODES = {
     "wgmma-fence": "wgmma was issued on registers changed since the last wgmma.fence",
     "deadlock": "every warp waits for something that nobody will do",
     "barrier-overarrival": "more arrivals at an mbarrier than its phase has room for",
+    "tx-count": "an mbarrier expects another number of bytes than its copies bring",
     "barrier-init": "an mbarrier was used in a way that its initialisation forbids",
     "uninitialised-read": "memory or registers were read that nothing has written",
     "out-of-bounds": "an address outside the memory it belongs to",

@@ -18,6 +18,8 @@ _PTX_BYTES = {
 @row("address_of", vectorizable=True)
 def address_of(t: Any, call: Any) -> Value:
     load = call.args[0]
+    if type(load).__name__ == "Var":  # a kernel argument that is itself in memory: a tensor map
+        return t.expr(load)
     buffer = t.buffer_of(load.source)
     if buffer.scope == "local":
         raise t.refuse(f"the address of the local {buffer.name} as a value")

@@ -53,7 +53,7 @@ def inline(*names: str, result: str = "args", vectorizable: bool = False) -> Cal
 
 def load() -> None:
     """Import the families, which fill the table."""
-    from mlsys_gpu.sim.frontend import families  # noqa: F401
+    from mlsys_gpu.sim.frontend import families, families_bulk  # noqa: F401
 
 
 def names() -> list[str]:

@@ -10,7 +10,7 @@ runs on scalars; a branch that some lanes take runs under a mask.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,8 @@ class Translator:
                 "shared_bytes": low.launch.shared_bytes,
             },
             params=[[p.name, list(p.shape), p.dtype] for p in low.params],
-            arguments=list(low.arguments),
+            arguments=[list(argument) for argument in low.arguments],
+            maps=[asdict(m) for m in low.maps],
             sites=self.sites,
             regions=[
                 [r.name, r.offset, r.nbytes, list(r.shape), r.dtype] for r in low.shared_regions

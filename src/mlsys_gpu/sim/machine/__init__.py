@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import access, barriers, compute, memory, tensorcore  # noqa: F401
+from mlsys_gpu.sim.machine import (  # noqa: F401
+    access,
+    barriers,
+    bulk,
+    compute,
+    memory,
+    tensorcore,
+)
 from mlsys_gpu.sim.machine.core import OPS, execute
 from mlsys_gpu.sim.machine.numerics import STORAGE
 from mlsys_gpu.sim.program import Program

@@ -141,20 +141,24 @@ def st_global(w: Warp, address, value, size: int, lanes: int, mask=None) -> None
         index = offsets >> 4 if wide else _words(offsets, width)
         clash, other = tensor.note_write(index, wide, w.cta.index)
         if clash:
-            grid = w.machine.program.launch["grid"]
-            block = (other % grid[0], other // grid[0] % grid[1])
             place = tensor.element(int(np.asarray(offsets).reshape(-1)[0]))
-            w.machine.report(
-                "race-global",
-                w,
-                f"CTA {w.cta.label()} writes {place}, "
-                + (f"which CTA {block} has written too" if other >= 0 else "as others have"),
-                memory=f"global memory, tensor {tensor.name}",
-                fix=(
-                    "give every CTA its own tile: check how the tile's offsets follow from blockIdx"
-                ),
-                key=tensor.name,
-            )
+            twice_written(w, tensor, other, w.s, place)
+
+
+def twice_written(w: Warp, tensor: memory.Tensor, other: int, site: int, place: str = "") -> None:
+    """Report that a CTA writes what another (its linear index, or -1 for several) has written."""
+    x, y, _ = w.machine.program.launch["grid"]
+    block = f"({other % x}, {other // x % y})" if x * y else ""
+    w.machine.report(
+        "race-global",
+        w,
+        f"CTA {w.cta.label()} writes {place or 'elements of ' + tensor.name}, "
+        + (f"which CTA {block} has written too" if other >= 0 else "which others have written too"),
+        memory=f"global memory, tensor {tensor.name}",
+        fix="give every CTA its own tile: check how the tile's offsets follow from blockIdx",
+        site=site,
+        key=tensor.name,
+    )
 
 
 # ------------------------------------------------------------------------------- shared memory

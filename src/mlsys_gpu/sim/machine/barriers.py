@@ -39,12 +39,14 @@ class MBarrier:
         self.done = clock
         self.waiters: list[tuple[Warp, int]] = []
         self.arrivals: dict[tuple[str, int], int] = {}  # who has ever arrived, and where
+        self.flying: dict[int, int] = {}  # bytes of copies under way, by the phase they belong to
+        self.landed = 0  # bytes that have come in this phase
 
     def name(self) -> str:
         """The barrier as the author named it."""
         at = self.offset - memory.RESERVED_SHARED
         for name, start, nbytes, shape, _ in self.cta.machine.program.regions:
-            if start <= at < start + nbytes:
+            if name and start <= at < start + nbytes:
                 count = max(1, int(np.prod(shape)))
                 label = f"{name}[{(at - start) // (nbytes // count)}]" if count > 1 else name
                 break
@@ -82,10 +84,38 @@ class MBarrier:
         """Raise the phase's pending bytes."""
         self.tx += count
 
+    def charge(self, phase: int, nbytes: int) -> None:
+        """A copy of ``nbytes`` has been issued that completes in ``phase``."""
+        self.flying[phase] = self.flying.get(phase, 0) + nbytes
+
+    def complete(self, nbytes: int, phase: int, w: Warp, site: int) -> None:
+        """``complete_tx``: a copy has landed."""
+        self.flying[phase] -= nbytes
+        if not self.flying[phase]:
+            del self.flying[phase]
+        agent = w.cluster.agents.barrier(self.cta.rank, self.index)
+        self.arrived[:, agent] = np.maximum(self.arrived[:, agent], phase)
+        self.landed += nbytes
+        self.tx -= nbytes
+        self.check()
+
     def check(self) -> None:
         """Complete the phase where nothing is pending, and wake who waited for it."""
         if self.pending or self.tx:
             return
+        flying = self.flying.get(self.phase + 1, 0)
+        if flying:
+            self.cta.machine.report(
+                "tx-count",
+                None,
+                f"{self.name()} completes its phase {self.phase} while copies of {flying} bytes "
+                "that belong to it are still under way: fewer bytes were expected than they bring",
+                memory=self.name(),
+                threads=f"CTA {self.cta.label()}",
+                fix="expect (arrive.expect_tx) the bytes of all copies that complete on it",
+                site=self.init_site,
+            )
+        self.landed = 0
         np.maximum(self.done, self.arrived, out=self.done)
         self.arrived[:] = 0
         self.phase += 1
@@ -105,7 +135,7 @@ class MBarrier:
             f"with {self.pending} of {self.count} arrivals still to come"
         )
         if self.tx:
-            text += f" and {self.tx} bytes outstanding"
+            text += f" and {self.tx} bytes outstanding ({self.landed} have come)"
         if not self.arrivals:
             return text + "; nobody has ever arrived at it"
         program = self.cta.machine.program

@@ -190,7 +190,7 @@ class Cta:
         """What the author put at a shared-memory offset, in the reader's words."""
         at = offset - memory.RESERVED_SHARED
         for name, start, nbytes, shape, dtype in self.machine.program.regions:
-            if start <= at < start + nbytes:
+            if name and start <= at < start + nbytes:
                 item = nbytes // max(1, int(np.prod(shape)))
                 inner = (at - start) // max(1, item)
                 if len(shape) <= 1:
@@ -304,8 +304,9 @@ class Cluster:
         machine.deadlock = {"waiting": waiting}
         first = min(warps, key=lambda w: (w.waiting is None or w.waiting.kind != "mbarrier", w.id))
         described = first.waiting.describe() if first.waiting else ""
+        short = _short_of_bytes(first)
         machine.report(
-            "deadlock",
+            "tx-count" if short else "deadlock",
             first,
             f"{len(warps)} warp{'s' * (len(warps) != 1)} wait for ever: {described}",
             memory="",
@@ -341,6 +342,14 @@ EXIT_HOOKS: list[Callable[[Warp], None]] = []
 END_HOOKS: list[Callable[[Cta], None]] = []
 
 
+def _short_of_bytes(warp: Warp) -> bool:
+    """Whether a warp waits for a barrier that lacks nothing but bytes, and no copy is under way."""
+    if warp.waiting is None or warp.waiting.kind != "mbarrier":
+        return False
+    barrier = warp.waiting.target
+    return barrier.pending == 0 and barrier.tx != 0
+
+
 def _livelock(cluster: Cluster, warp: Warp) -> Stop:
     cluster.machine.report(
         "deadlock",
@@ -371,9 +380,14 @@ class Machine:
         namespace["np"] = np
         exec(_compiled(program), namespace)
         self.kernel = namespace["kernel"]
+        #: What each argument of the device function points to: a tensor, or behind the tensors'
+        #: spaces a tensor map.
         self.pointers = [
-            (memory.FIRST_TENSOR + index) << memory.SPACE_BITS for index in program.arguments
+            (memory.FIRST_TENSOR + (index if kind == "tensor" else len(tensors) + index))
+            << memory.SPACE_BITS
+            for kind, index in program.arguments
         ]
+        self.maps = [tensor_map(record, tensors) for record in program.maps]
 
     def count(self, name: str, by: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + by
@@ -429,6 +443,14 @@ class Machine:
             severity=severity,
             related=places_related,
         )
+
+
+def tensor_map(record: dict[str, Any], tensors: Any) -> Any:
+    """A tensor map of the host, on the launch's tensors."""
+    from mlsys_gpu.sim.machine.bulk import TensorMap
+
+    tensor = tensors[record["tensor"]]
+    return TensorMap(record, tensor, tensor.itemsize)
 
 
 _CODE: dict[str, Any] = {}

@@ -853,8 +853,8 @@ def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
     """A warp has waited for the products below ``upto``: their effects are its own now."""
     w.machine.readings.setdefault(
         "wgmma-wait",
-        "a warp's wgmma.wait_group covers the whole warpgroup's products, as kernels that release a "
-        "stage with one arrival per warpgroup rely on",
+        "a warp's wgmma.wait_group covers the whole warpgroup's products, as kernels that release "
+        "a stage with one arrival per warpgroup rely on",
     )
     _run_products(group, upto)
     state.completed = max(state.completed, upto)
@@ -952,7 +952,7 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
                         w,
                         f"{what} adds to accumulator registers that nothing has written",
                         memory="accumulator registers",
-                        fix="let the first product of a tile overwrite (scale-d false), or clear them",
+                        fix="let a tile's first product overwrite (scale-d false), or clear them",
                         site=site,
                     )
             np.add(matrix, product, out=matrix)
