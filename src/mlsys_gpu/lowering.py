@@ -410,6 +410,8 @@ class _HostReader:
                 extents[_EXTENTS[head]][_AXES[axis]] = value
             elif name == "tirx.use_dyn_shared_memory":
                 shared = value
+            elif head == "preferredClusterCtaIdx":
+                continue  # a preference: any launch with the kernel's own cluster is right
             else:
                 raise LoweringError(f"the launch parameter {name} is not supported")
         as3 = tuple[int, int, int]
