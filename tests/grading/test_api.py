@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import mlsys_gpu
+from mlsys_gpu.cli import main
 from mlsys_gpu.grading import api, manifest, notebook, paths, stubs
 
 RIGHT = """
@@ -30,7 +31,7 @@ def solve(course: Path, exercise_id: str) -> None:
 
 
 def test_list(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert api.check_command([], list_only=True, as_json=True) == 0
+    assert main(["check", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert set(listed) == {"exercises"}
     assert listed["exercises"][0] == {
@@ -41,20 +42,20 @@ def test_list(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert len(listed["exercises"]) == len(manifest.load(course))
     assert listed["exercises"] == api.list_exercises()
-    assert api.check_command(["chapter", "12"], list_only=True) == 0
+    assert main(["check", "chapter", "12", "--list"]) == 0
     assert capsys.readouterr().out.startswith("12.1 ")
 
 
 def test_exit_codes_and_words(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert api.check_command(["1.1"]) == 1
+    assert main(["check", "1.1"]) == 1
     said = capsys.readouterr().out
     assert "graded: exercises/ch01/ex01_1_thread_index.py" in said
     assert "not solved yet" in said
     solve(course, "1.1")
-    assert api.check_command(["1.1"]) == 0
+    assert main(["check", "1.1"]) == 0
     assert "passed" in capsys.readouterr().out
     for words in (["99.9"], ["chapter", "77"], [], ["1.1", "1.2"]):
-        assert api.check_command(words) == 2
+        assert main(["check", *words]) == 2
     said = capsys.readouterr().err
     assert "there is no exercise '99.9'; these exist: 1.1, 1.2" in said
     assert "chapter 77 has no exercises" in said
@@ -63,7 +64,7 @@ def test_exit_codes_and_words(course: Path, capsys: pytest.CaptureFixture[str]) 
 def test_report_and_json(course: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     solve(course, "1.2")
     report = tmp_path / "r.json"
-    assert api.check_command(["1.2"], report=report, as_json=True) == 0
+    assert main(["check", "1.2", "--report", str(report), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(report.read_text())
     assert printed["ok"] is True
@@ -73,8 +74,7 @@ def test_report_and_json(course: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert result["status"] == "passed"
     assert result["file"] == "exercises/ch01/ex01_2_pipeline_depth.py"
     assert isinstance(result["seed"], int)
-    assert api.check_command(["1.1"], report=tmp_path / "no" / "r.json") == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert main(["check", "1.1", "--report", str(tmp_path / "no" / "r.json")]) == 2
 
 
 def test_a_selection_fails_if_one_fails(course: Path) -> None:
@@ -161,9 +161,9 @@ def test_hints_come_in_steps(course: Path) -> None:
 
 def test_outside_of_a_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLSYS_GPU_COURSE", str(tmp_path))
-    assert api.check_command(["all"]) == 2
-    assert api.progress_command() == 2
-    assert api.reset_command("1.1") == 2
+    assert main(["check", "all"]) == 2
+    assert main(["progress"]) == 2
+    assert main(["reset", "1.1"]) == 2
     with pytest.raises(paths.CourseNotFound, match=r"holds no exercises/manifest\.toml"):
         api.list_exercises()
     with pytest.raises(paths.CourseNotFound, match="run this inside the course's directory"):
@@ -176,15 +176,15 @@ def test_outside_of_a_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_reset(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = path_of(course, "1.1")
     stub = mine.read_text()
-    assert api.reset_command("1.1") == 0
+    assert main(["reset", "1.1"]) == 0
     assert "kept" not in capsys.readouterr().out
     mine.write_text("# my work\n")
-    assert api.reset_command("1.1") == 0
+    assert main(["reset", "1.1"]) == 0
     said = capsys.readouterr().out
     assert "exercises/ch01/ex01_1_thread_index.py.bak1" in said
     assert mine.read_text() == stub
     assert mine.with_name(mine.name + ".bak1").read_text() == "# my work\n"
-    assert api.reset_command("77.1") == 2
+    assert main(["reset", "77.1"]) == 2
     assert "these exist" in capsys.readouterr().err
 
 
@@ -198,17 +198,29 @@ def test_progress(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found.solved) == {"1.1", "1.3"}
     assert found.next is not None
     assert found.next.id == "1.2"
-    assert api.progress_command(as_json=True) == 0
+    assert main(["progress", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [s["id"] for s in printed["solved"]] == ["1.1", "1.3"]
     assert printed["next"] == "1.2"
     path_of(course, "1.3").write_text("# broken\n")
     assert api.progress().changed == ("1.3",)
-    assert api.progress_command() == 0
+    assert main(["progress"]) == 0
     said = capsys.readouterr().out
     assert "Chapter 1: 2 of 7" in said
     assert "(changed since it passed)" in said
     assert "mlsys-gpu check 1.2" in said
+
+
+def test_nothing_is_recorded_where_that_is_asked_for(
+    course: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build of the book must not depend on what somebody has tried, nor change it."""
+    monkeypatch.setenv("MLSYS_GPU_PROGRESS", "off")
+    hints = {api.check("10.3", (n, n)).hint for n in range(4)}
+    assert len(hints) == 1
+    assert api.check("1.1", (51, 1, 19)).ok
+    assert not (course / "exercises" / ".progress.json").exists()
+    assert api.progress().solved == {}
 
 
 def test_a_broken_record_costs_progress_only(course: Path) -> None:

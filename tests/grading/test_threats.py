@@ -618,7 +618,7 @@ def test_grader_is_not_importable_code_of_the_student(course: Path) -> None:
         sys.executable,
         "-P",
         "-c",
-        "from mlsys_gpu.grading import api; import sys; sys.exit(api.check_command(['1.1']))",
+        "import sys; from mlsys_gpu.cli import main; sys.exit(main(['check', '1.1']))",
     ]
     done = subprocess.run(command, cwd=course, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,17 +1,16 @@
 """What the command line and notebooks call.
 
-==========================  ==================================================================
-:func:`check_exercises`     grade files: ``"12.1"``, ``"chapter 12"``, ``"all"``
-:func:`check`               grade one exercise in a notebook: its file, a value, or a function
-:func:`list_exercises`      the list, as ``check --list --json`` prints it
-:func:`reset`               the stub again; the student's file is kept beside it
-:func:`progress`            what is solved, and what comes next
-:func:`check_command`,      the three commands whole: they print, and return the exit code
-:func:`reset_command`,
-:func:`progress_command`
-==========================  ==================================================================
+=======================  =====================================================================
+:func:`check_exercises`  grade files: ``"12.1"``, ``"chapter 12"``, ``"all"``
+:func:`check`            grade one exercise in a notebook: its file, a value, or a function
+:func:`grade_file`       grade any file as an answer to an exercise
+:func:`list_exercises`   the list, as ``check --list --json`` prints it
+:func:`reset`            the stub again; the student's file is kept beside it
+:func:`progress`         what is solved, and what comes next
+=======================  =====================================================================
 
-Exit codes: 0 all selected exercises are solved, 1 some are not, 2 bad use.
+Progress is kept in ``exercises/.progress.json``; with ``MLSYS_GPU_PROGRESS=off`` in the environment
+(a build of the book, a grading run) nothing is recorded and hints begin with the first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import datetime
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,14 +41,11 @@ __all__ = [
     "UnknownExercise",
     "Verdict",
     "check",
-    "check_command",
     "check_exercises",
     "grade_file",
     "list_exercises",
     "progress",
-    "progress_command",
     "reset",
-    "reset_command",
 ]
 
 _NOTHING: Any = object()
@@ -179,7 +174,8 @@ def _finished(verdict: Verdict, exercise: Exercise, source: str, failures: int) 
         verdict.status = "unsolved"
         verdict.message = f"{verdict.file} is still the stub. {exercise.todo} {verdict.message}"
     if verdict.ok:
-        verdict.after = exercise.after
+        compare = f"A worked answer to compare yours with: solutions/{exercise.file}."
+        verdict.after = f"{exercise.after} {compare}".strip()
     elif verdict.status in ("failed", "unsolved"):
         # The check may know which hint fits; besides, each new wrong attempt opens the next one.
         step = max(verdict.hint_step or 1, failures)
@@ -397,6 +393,8 @@ def _digest(source: str) -> str:
 
 def _record(root: Path, exercise: Exercise, verdict: Verdict, source: str) -> int:
     """Remembers a verdict; returns how many different wrong attempts there were."""
+    if os.environ.get("MLSYS_GPU_PROGRESS", "").lower() == "off":
+        return 0
     record = _read_record(root)
     entry = record.setdefault(exercise.id, {})
     digest = _digest(source)
@@ -412,77 +410,3 @@ def _record(root: Path, exercise: Exercise, verdict: Verdict, source: str) -> in
         del tried[:-20]
     _write_record(root, record)
     return len(entry.get("failures", []))
-
-
-# --- whole commands --------------------------------------------------------------------------
-
-
-def _bad_use(error: Exception) -> int:
-    print(error, file=sys.stderr)
-    return 2
-
-
-def check_command(
-    words: Sequence[str],
-    *,
-    list_only: bool = False,
-    report: str | Path | None = None,
-    as_json: bool = False,
-    root: str | Path | None = None,
-) -> int:
-    """``mlsys-gpu check``: prints verdicts as they come (or one JSON object), returns exit code."""
-    try:
-        if list_only:
-            exercises = manifest.load(paths.find_root(root))
-            chosen = manifest.select(exercises, " ".join(words) or "all")
-            if as_json:
-                print(json.dumps({"exercises": [e.to_dict() for e in chosen]}, ensure_ascii=False))
-            else:
-                print("\n".join(f"{e.id:<5} {e.kind:<9} {e.title}" for e in chosen))
-            return 0
-        if not words:
-            return _bad_use(
-                ValueError("say what to check: an id such as 12.1, `chapter 12`, or `all`")
-            )
-        results = check_exercises(
-            words,
-            report,
-            root=root,
-            on_verdict=None if as_json else lambda verdict: print(verdict, flush=True),
-        )
-    except (UnknownExercise, ManifestError, paths.CourseNotFound) as error:
-        return _bad_use(error)
-    except OSError as error:
-        if report is None:
-            raise
-        return _bad_use(ValueError(f"the report {report} cannot be written: {error}"))
-    except GraderError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if as_json:
-        print(json.dumps(results.to_dict(), ensure_ascii=False))
-    elif len(results.verdicts) > 1:
-        print(results.summary())
-    return 0 if results.ok else 1
-
-
-def reset_command(
-    exercise_id: str, *, root: str | Path | None = None, as_json: bool = False
-) -> int:
-    """``mlsys-gpu reset``: prints what happened, returns the exit code."""
-    try:
-        text = reset(exercise_id, root)
-    except (UnknownExercise, ManifestError, paths.CourseNotFound) as error:
-        return _bad_use(error)
-    print(json.dumps({"ok": True, "id": exercise_id, "message": text}) if as_json else text)
-    return 0
-
-
-def progress_command(*, root: str | Path | None = None, as_json: bool = False) -> int:
-    """``mlsys-gpu progress``: prints what is solved and what comes next, returns the exit code."""
-    try:
-        found = progress(root)
-    except (ManifestError, paths.CourseNotFound) as error:
-        return _bad_use(error)
-    print(json.dumps(found.to_dict()) if as_json else found)
-    return 0
