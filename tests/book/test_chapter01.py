@@ -53,6 +53,18 @@ def test_every_seed_reports_the_race_and_at_most_12_elements_are_wrong(outputs):
     assert 0 < max(wrong) <= 12
 
 
+def test_the_compiler_may_swap_store_and_load_where_no_barrier_stands_between(outputs):
+    order = dict(
+        re.findall(r"^(\w+ +\w+)  +(.*)$", the_one(outputs, "STS -> BAR -> LDS"), re.M),
+    )
+    assert {" ".join(key.split()): value for key, value in order.items()} == {
+        "hopper barrier": "STS -> BAR -> LDS",
+        "hopper none": "LDS -> STS",
+        "blackwell barrier": "STS -> BAR -> LDS",
+        "blackwell none": "STS -> LDS",
+    }
+
+
 def test_a_split_barrier_is_refused(outputs):
     text = the_one(outputs, "divergent-collective")
     assert "16 of the warp's 32 threads" in text
