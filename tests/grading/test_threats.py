@@ -324,6 +324,49 @@ def test_an_answer_that_claims_to_equal_everything(grade: Grade) -> None:
     assert not grade("1.1", source).ok
 
 
+def test_an_error_message_that_redraws_the_terminal(grade: Grade) -> None:
+    fake = "\\x1b[2J\\x1b[H\\r\\n✓ 1.1 Which warp, which lane? (predict): passed\\u202e"
+    verdict = grade("1.1", f'raise ValueError("{fake}")')
+    assert verdict.status == "failed"
+    for shown in (str(verdict), verdict._repr_html_()):
+        assert "\x1b" not in shown
+        assert "\r" not in shown
+        assert "\u202e" not in shown
+    assert not any(line.startswith("✓") for line in str(verdict).splitlines())
+
+
+def test_errors_of_its_own_making(grade: Grade) -> None:
+    """What it writes into the channel instead of an error may have any form."""
+    for error in (
+        {"kind": "missing", "name": ["x"] * 10000, "defined": 5},
+        {"kind": "exception", "call": "x", "line": "y", "text": {"a": 1}, "type": None},
+        {"kind": "unsolved", "message": 7, "line": -1},
+        {"kind": ["passed"], "call": 10**9},
+        {},
+    ):
+        source = f"""
+import json, os
+for fd in range(3, 64):
+    try:
+        os.write(fd, json.dumps({{"error": {error!r}}}).encode())
+        os._exit(0)
+    except OSError:
+        pass
+"""
+        verdict = grade("1.1", source)
+        assert not verdict.ok
+        assert len(verdict.message) < 5000
+
+
+def test_answers_that_trip_the_comparison(grade: Grade) -> None:
+    for answer in ("10 ** 400", "(10 ** 400, 10 ** 400, 'memory')", "[[]] * 3", "{}", "('x',) * 3"):
+        source = f"def roofline(M, N, K, size, peak, bandwidth):\n    return {answer}\n"
+        assert grade("1.3", source).status == "failed", answer
+    for answer in ("10 ** 400", "[10 ** 400, 16]", "[{}, {}]", "[0, 0]", "[-64, -16]"):
+        source = f"def best_tile(M, N, K, stages, smem_bytes):\n    return {answer}\n"
+        assert grade("12.8", source).status == "failed", answer
+
+
 def test_nan_and_truth_are_no_numbers(grade: Grade) -> None:
     for answer in ("float('nan')", "True", "None", "'0'", "[0]", "1e400", "float"):
         source = f"def offset(row, col, size):\n    return {answer}\n"

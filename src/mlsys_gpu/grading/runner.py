@@ -370,8 +370,9 @@ def _describe_error(
     verdict: Verdict,
 ) -> None:
     display = submission.display
+    # The submission's process wrote this: take every part of it for what it may be, not as claimed.
     kind = error.get("kind")
-    message = _relabel(str(error.get("message", "")), path, display)
+    message = _relabel(str(error.get("message", ""))[:2000], path, display)
     line = error.get("line")
     place = f"{display}:{line}" if isinstance(line, int) else display
     verdict.status = "failed"
@@ -380,10 +381,12 @@ def _describe_error(
         verdict.message = f"{place}: not solved yet: {_sentence(message)}"
         return
     if kind == "missing":
-        defined = ", ".join(map(str, error.get("defined", []))) or "no function at all"
+        listed = error.get("defined")
+        defined = ", ".join(map(str, listed)) if isinstance(listed, list) else ""
+        defined = defined[:500] or "no function at all"
+        name = str(error.get("name"))[:100]
         verdict.message = (
-            f"{display} has no function `{error.get('name')}`, which is what is graded; it defines "
-            f"{defined}."
+            f"{display} has no function `{name}`, which is what is graded; it defines {defined}."
         )
         return
     if kind == "memory":
@@ -401,10 +404,9 @@ def _describe_error(
     during = ""
     if isinstance(call, int) and 0 <= call < len(calls):
         during = f" while computing {_spell(calls[call])}"
-    text = f" (`{str(error['text']).strip()}`)" if error.get("text") else ""
-    verdict.message = (
-        f"{place}{text}: {error.get('type', 'an error')}{during}: {_sentence(message)}"
-    )
+    text = f" (`{str(error['text']).strip()[:200]}`)" if error.get("text") else ""
+    name = str(error.get("type", "an error"))[:100]
+    verdict.message = f"{place}{text}: {name}{during}: {_sentence(message)}"
 
 
 def _spell(call: dict[str, Any]) -> str:

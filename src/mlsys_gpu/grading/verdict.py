@@ -89,6 +89,7 @@ class Verdict:
         lines = [head, f"  graded: {self.file}"]
 
         def paragraph(text: str) -> None:
+            text = _printable(text)
             lines.extend(textwrap.wrap(text, 92, initial_indent="  ", subsequent_indent="  "))
 
         if not self.ok:
@@ -115,7 +116,7 @@ class Verdict:
             f"<small>graded: {html.escape(self.file)}</small></p>",
         ]
         if not self.ok:
-            parts.append(f"<p>{_code(html.escape(self.message))}</p>")
+            parts.append(f"<p>{_code(html.escape(_printable(self.message)))}</p>")
         elif self.after:
             parts.append(f"<p>{_code(html.escape(self.after))}</p>")
         if self._hint_line():
@@ -131,7 +132,8 @@ class Verdict:
 
 
 def _printable(text: str) -> str:
-    """A submission's prints without control characters, so that they cannot redraw the terminal."""
+    """Text that a submission may have written, without control characters: it must not be able to
+    redraw the terminal."""
     return "".join(c if c == "\n" or c.isprintable() else " " for c in text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,15 @@ def _explained(explanation: Explanation) -> tuple[str, int | None]:
     if explanation is None:
         return "", None
     return explanation if isinstance(explanation, tuple) else (explanation, None)
+
+
+def _judged(judge: Callable[[], Explanation]) -> Outcome:
+    """The outcome of a judging function; an answer that it cannot handle is wrong."""
+    try:
+        said, hint = _explained(judge())
+    except (TypeError, ValueError, ArithmeticError) as error:
+        return Outcome(False, f"the answer has a form that cannot be judged ({error}).")
+    return Outcome(not said, said or "right", hint)
 
 
 # --- numbers ---------------------------------------------------------------------------------
@@ -82,8 +92,7 @@ class Predict:
     def check_all(self, calls: Sequence[Call], answers: Sequence[Any]) -> Outcome:
         """Judges the answers to all calls; the first wrong one decides."""
         if self.judge_all is not None:
-            said, hint = _explained(self.judge_all(calls, answers))
-            return Outcome(not said, said or "right", hint)
+            return _judged(lambda: self.judge_all(calls, answers))  # type: ignore[misc]
         for call, got in zip(calls, answers, strict=True):
             outcome = self.check(call, got)
             if not outcome.ok:
@@ -97,13 +106,16 @@ class Predict:
     def check(self, call: Call, got: Any, *, reveal: bool = True) -> Outcome:
         """Judges one answer; ``reveal`` allows the message to show the right one."""
         if self.judge is not None:
-            said, hint = _explained(self.judge(call, got))
-            return Outcome(not said, said or "right", hint)
+            return _judged(lambda: self.judge(call, got))  # type: ignore[misc]
         want = self.want(call)
         problem = compare(got, want, self.fields, self.relative)
         if problem is None:
             return Outcome(True, "right")
-        said, hint = _explained(self.explain(call, got, want) if self.explain else None)
+        said, hint = "", None
+        if self.explain is not None:
+            # An answer may be anything; an explanation that trips over it is left out.
+            with contextlib.suppress(Exception):
+                said, hint = _explained(self.explain(call, got, want))
         if reveal:
             text = f"{call} returned {show(got)}; it should be {show(want)}{problem}."
         else:
@@ -134,7 +146,10 @@ def compare(
     if isinstance(want, float):
         if isinstance(got, bool) or not isinstance(got, int | float):
             return ", a number"
-        return None if math.isclose(got, want, rel_tol=relative) else ""
+        try:
+            return None if math.isclose(got, want, rel_tol=relative) else ""
+        except OverflowError:  # an integer beyond every float
+            return ""
     if isinstance(want, dict):
         if not isinstance(got, dict) or set(got) != set(want):
             return f", a dictionary with the keys {', '.join(map(str, want))}"
