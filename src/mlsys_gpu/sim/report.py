@@ -32,6 +32,7 @@ CODES = {
     "tmem-lifetime": "tensor memory used outside its allocation, or never given back",
     "tmem-lane-quarter": "a warp addressed tensor-memory lanes of another warp's quarter",
     "divergent-collective": "a warp-wide instruction was reached by a part of the warp",
+    "clc-protocol": "cluster launch control used against its protocol",
     "descriptor": "a matrix or instruction descriptor that the instruction cannot take",
     "in-flight-at-exit": "asynchronous work was still running when its thread exited",
 }

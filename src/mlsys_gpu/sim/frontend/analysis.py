@@ -226,6 +226,8 @@ class Facts:
             return any(self.lane(i, region) for i in expr.indices)
         if kind == "Call":
             row = table.ROWS.get(str(expr.op.name))
+            if row is not None and row.result == "shuffle":
+                return self.shuffled(expr, region)
             if row is not None and row.result != "args":
                 return row.result == "lane"
             if str(expr.op.name) == "tirx.cuda.func_call":
@@ -233,6 +235,15 @@ class Facts:
                 if inline is not None and inline.result != "args":
                     return inline.result == "lane"
         return any(self.lane(child, region) for child in children(expr))
+
+    def shuffled(self, call: Any, region: int | None) -> bool:
+        """Whether a shuffle of ``(mask, value, source, width)`` differs between lanes: not where
+        all lanes read one lane."""
+        _, value, source, width = list(call.args)[:4]
+        if not self.lane(value, region):
+            return False
+        one = str(call.op.name) in ("tirx.tvm_warp_shuffle", "tirx.cuda.__shfl_sync")
+        return not (one and not self.lane(source, region) and _constant(width) == 32)
 
 
 def _constant(expr: Any) -> int | None:

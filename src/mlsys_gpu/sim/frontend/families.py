@@ -9,7 +9,7 @@ from mlsys_gpu.sim.frontend.values import BYTES, FLOATS, NUMPY, NotVectorizable,
 
 _PTX_BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "b32": 4, "u32": 4, "s32": 4,
-    "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8,
+    "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
 }  # fmt: skip
 
 # ------------------------------------------------------------------------------ TIR built-ins
@@ -94,16 +94,23 @@ _SHUFFLE_MODES = {"_up": "up", "_down": "down", "_xor": "bfly"}
     "tvm_warp_shuffle_up",
     "tvm_warp_shuffle_down",
     "tvm_warp_shuffle_xor",
-    result="lane",
+    result="shuffle",
 )
 def warp_shuffle(t: Any, call: Any) -> Value:
     name = str(call.op.name)
-    value, source = t.expr(call.args[1]), t.expr(call.args[2])
+    return _shuffled(t, call, _SHUFFLE_MODES.get(name[name.rfind("_") :], "idx"))
+
+
+def _shuffled(t: Any, call: Any, mode: str) -> Value:
+    """A shuffle of ``(mask, value, source, width)``; one lane's value where all read the same."""
+    value, source, width = (t.expr(a) for a in call.args[1:4])
     if value.uniform:
         return value
-    mode = _SHUFFLE_MODES.get(name[name.rfind("_") :], "idx")
-    width = t.expr(call.args[3]).code
-    return Value(f'shuffle(w, {value.code}, {source.code}, "{mode}", {width})', value.dtype, True)
+    code = f'shuffle(w, {value.code}, {source.code}, "{mode}", {width.code})'
+    if mode == "idx" and source.uniform and width.code == "32":
+        picked = f"{code}[0]"
+        return Value(f"{picked}.item()" if value.dtype not in FLOATS else picked, value.dtype)
+    return Value(code, value.dtype, True)
 
 
 def _unary(name: str, code: str) -> None:
@@ -201,15 +208,7 @@ def ballot_sync(t: Any, call: Any) -> Value:
 
 
 def _shuffle_row(name: str, mode: str) -> None:
-    def emit(t: Any, call: Any) -> Value:
-        value, source, width = (t.expr(a) for a in call.args[1:4])
-        if value.uniform:
-            return value
-        return Value(
-            f'shuffle(w, {value.code}, {source.code}, "{mode}", {width.code})', value.dtype, True
-        )
-
-    row(name, result="lane")(emit)
+    row(name, result="shuffle")(lambda t, call: _shuffled(t, call, mode))
 
 
 for _name, _mode in {
@@ -379,6 +378,13 @@ def ld(t: Any, call: Any) -> None:
     lanes = len(targets)
     t.note_memory(space, store=False)
     t.mark()
+    if size == 16:  # a 128-bit register: an integer, the same for all lanes
+        if not where.uniform or lanes > 1:
+            raise t.refuse("128-bit loads whose addresses differ between lanes")
+        wide = Value(f"wide(ld_{space}(w, {where.code}, 8, 2))", "uint128")
+        buffer = t.buffer_of(targets[0].source)
+        t.store_register(buffer, targets[0].indices[0], wide)
+        return
     code = f"ld_{space}(w, {where.code}, {size}, {lanes}{t.mask(where)})"
     _store_results(t, targets, Value(code, "", where.lane, where.loop), size)
 
@@ -450,16 +456,15 @@ def _group(t: Any, sources: list[Any], size: int) -> str:
 # --------------------------------------------------------------------------------- PTX: fences
 
 
-@row(
-    "ptx.fence",
-    "ptx.fence_mbarrier_init",
-    "ptx.fence_acq_rel",
-    "ptx.fence_sc",
-    "ptx.membar",
-    vectorizable=False,
-)
+@row("ptx.fence", "ptx.fence_acq_rel", "ptx.fence_sc", "ptx.membar", "cuda.thread_fence")
 def fence(t: Any, call: Any) -> None:
-    """Orders a thread's own accesses; the clocks that barriers carry say the rest."""
+    """What came before may be published by a relaxed operation behind it."""
+    t.emit("fence_release(w)")
+
+
+@row("ptx.fence_mbarrier_init")
+def fence_mbarrier_init(t: Any, call: Any) -> None:
+    t.emit("fence_mbarrier_init(w)")
 
 
 @row("ptx.fence_proxy")
@@ -597,21 +602,19 @@ def mov_sreg(t: Any, call: Any) -> Value:
 # ----------------------------------------------------------------------------- PTX: tcgen05
 
 
-def _group_of(t: Any, call: Any) -> int:
-    group = int((call.mods.get("cta_group") or "cta_group::1")[-1])
-    if group != 1:
-        raise t.refuse("cta_group::2")
-    return group
+def _group_of(call: Any) -> int:
+    """1 or 2: the CTAs of a ``cta_group``."""
+    return int((call.mods.get("cta_group") or "cta_group::1")[-1])
 
 
 @row("ptx.tcgen05_alloc")
 def tcgen05_alloc(t: Any, call: Any) -> None:
-    _group_of(t, call)
+    group = _group_of(call)
     address, columns = (t.expr(v[0]).code for v in call.operands.values())
     _collective(t, "tcgen05.alloc")
     t.mark()
     name = t.fresh("t")
-    attempt = f"{name} := tcgen05_alloc(w, {address}, {columns}{_mask_kw(t)})"
+    attempt = f"{name} := tcgen05_alloc(w, {address}, {columns}, {group}{_mask_kw(t)})"
     t.emit(f"while ({attempt}) is not None: yield {name}")
 
 
@@ -621,23 +624,22 @@ def _mask_kw(t: Any) -> str:
 
 @row("ptx.tcgen05_dealloc")
 def tcgen05_dealloc(t: Any, call: Any) -> None:
-    _group_of(t, call)
+    group = _group_of(call)
     address, columns = (t.expr(v[0]).code for v in call.operands.values())
     _collective(t, "tcgen05.dealloc")
     t.mark()
-    t.emit(f"tcgen05_dealloc(w, {address}, {columns}{_mask_kw(t)})")
+    t.emit(f"tcgen05_dealloc(w, {address}, {columns}, {group}{_mask_kw(t)})")
 
 
 @row("ptx.tcgen05_relinquish_alloc_permit")
 def tcgen05_relinquish(t: Any, call: Any) -> None:
-    _group_of(t, call)
     t.mark()
-    t.emit(f"tcgen05_relinquish(w{_mask_kw(t)})")
+    t.emit(f"tcgen05_relinquish(w, {_group_of(call)}{_mask_kw(t)})")
 
 
 @row("ptx.tcgen05_mma_ss")
 def tcgen05_mma(t: Any, call: Any) -> None:
-    _group_of(t, call)
+    group = _group_of(call)
     if call.mods.get("kind") != "kind::f16":
         raise t.refuse(f"tcgen05.mma.{call.mods.get('kind')}")
     with t.predicated(call):
@@ -649,16 +651,16 @@ def tcgen05_mma(t: Any, call: Any) -> None:
         if any(v.code != "0" for v in lanes):
             raise t.refuse("tcgen05.mma with disabled output lanes")
         t.mark()
-        t.emit(f"tcgen05_mma(w, {d}, {a}, {b}, {idesc}, {accumulate.code}{_active(t)})")
+        t.emit(f"tcgen05_mma(w, {d}, {a}, {b}, {idesc}, {accumulate.code}, {group}{_active(t)})")
 
 
-@row("ptx.tcgen05_commit")
+@row("ptx.tcgen05_commit", "ptx.tcgen05_commit_multicast")
 def tcgen05_commit(t: Any, call: Any) -> None:
-    _group_of(t, call)
+    group = _group_of(call)
     with t.predicated(call):
-        address = t.expr(next(iter(call.operands.values()))[0]).code
+        address, *ranks = (t.expr(v[0]).code for v in call.operands.values())
         t.mark()
-        t.emit(f"tcgen05_commit(w, {address}{_active(t)})")
+        t.emit(f"tcgen05_commit(w, {address}, {group}, {ranks[0] if ranks else None}{_active(t)})")
 
 
 def _shape_of(t: Any, call: Any) -> int:

@@ -3,8 +3,8 @@
 A row is a function ``(t, call)`` registered under the lowered names of its operation; it emits code
 through the translator ``t`` and returns a :class:`~.values.Value` where the operation is an
 expression. ``result`` says where the result differs between lanes: ``args`` (where an argument
-does), ``lane`` (always) or ``uniform`` (never). Families live in :mod:`.families`; a new operation
-is a new row there.
+does), ``lane`` (always), ``uniform`` (never) or ``shuffle`` (unless all lanes read one lane).
+Families live in :mod:`.families` and beside it; a new operation is a new row there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,12 @@ def inline(*names: str, result: str = "args", vectorizable: bool = False) -> Cal
 
 def load() -> None:
     """Import the families, which fill the table."""
-    from mlsys_gpu.sim.frontend import families, families_bulk  # noqa: F401
+    from mlsys_gpu.sim.frontend import (  # noqa: F401
+        families,
+        families_bulk,
+        families_cluster,
+        families_math,
+    )
 
 
 def names() -> list[str]:

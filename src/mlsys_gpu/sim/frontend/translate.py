@@ -216,6 +216,10 @@ class Translator:
             "blockIdx.x": "bx",
             "blockIdx.y": "by",
             "blockIdx.z": "bz",
+            # the preferred cluster is one that a launch may have; ours has the kernel's own
+            "preferredClusterCtaIdx.x": f"(w.rank % {cx})",
+            "preferredClusterCtaIdx.y": f"(w.rank // {cx} % {cy})",
+            "preferredClusterCtaIdx.z": f"(w.rank // {cx * cy})",
             "clusterCtaIdx.x": f"(w.rank % {cx})",
             "clusterCtaIdx.y": f"(w.rank // {cx} % {cy})",
             "clusterCtaIdx.z": f"(w.rank // {cx * cy})",

@@ -10,6 +10,7 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     access,
     barriers,
     bulk,
+    clc,
     compute,
     memory,
     tensorcore,

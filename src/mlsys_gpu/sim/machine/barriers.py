@@ -34,6 +34,8 @@ class MBarrier:
         self.phase = 0
         self.init_stamp = w.now
         self.init_site = w.s
+        self.fenced = False  # fence.mbarrier_init came behind the initialisation
+        self.public = False  # and then a cluster barrier: everyone in the cluster may use it
         clock = w.cluster.agents.clock()
         self.arrived = np.zeros_like(clock)
         self.done = clock
@@ -181,7 +183,9 @@ def barrier_at(w: Warp, address) -> MBarrier:
         )
         raise Stop
     stamp = barrier.init_stamp
-    if w.checks and (stamp >> CLOCK_SHIFT) & CLOCK_MASK > int(w.clock[0, stamp >> AGENT_SHIFT]):
+    if barrier.public or not w.checks:
+        return barrier
+    if (stamp >> CLOCK_SHIFT) & CLOCK_MASK > int(w.clock[0, stamp >> AGENT_SHIFT]):
         w.machine.report(
             "barrier-init",
             w,
@@ -251,15 +255,26 @@ def mbarrier_inval(w: Warp, address, mask=None) -> None:
 @op
 def mbarrier_arrive(w: Warp, address, count=1, tx=None, mask=None) -> None:
     """``mbarrier.arrive`` of the active threads, each ``count``; ``tx`` expects bytes first."""
-    barrier = barrier_at(w, address)
     threads = w.active if mask is None else int(np.sum(mask))
     if threads == 0:
         return
     count = int(uniform(w, count, "an arrival count"))
-    if tx is not None:
-        barrier.expect(int(uniform(w, tx, "a byte count")) * threads)
-    who = w.name() + (f" ({threads} threads)" if threads > 1 else "")
-    barrier.arrive(w.release(), count * threads, w, who, w.s)
+    published = w.release()
+    for place, lanes in _places(address, mask, threads):
+        barrier = barrier_at(w, place)
+        if tx is not None:
+            barrier.expect(int(uniform(w, tx, "a byte count")) * lanes)
+        who = w.name() + (f" ({lanes} threads)" if lanes > 1 else "")
+        barrier.arrive(published, count * lanes, w, who, w.s)
+
+
+def _places(address, mask, threads: int) -> list[tuple[int, int]]:
+    """The addresses that the active lanes name, and how many lanes name each."""
+    if not isinstance(address, np.ndarray):
+        return [(address, threads)]
+    lanes = address if mask is None or mask is True else address[mask]
+    places, counts = np.unique(lanes, return_counts=True)
+    return list(zip(places.tolist(), counts.tolist(), strict=True))
 
 
 @op
@@ -457,8 +472,11 @@ def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
     else:
         rendezvous.threads += 32
         rendezvous.members.append(w)
+        fenced = w.state.get("fenced")
         if rendezvous.clock is None:
             rendezvous.clock = w.cluster.agents.clock()
+        if fenced is not None:
+            np.maximum(rendezvous.clock, fenced, out=rendezvous.clock)
     w.state["cluster_token"] = w.cluster.state["cluster_generation"]
     if _cluster_done(w, rendezvous):
         _complete_cluster(w, rendezvous)
@@ -503,6 +521,9 @@ def cluster_sync(w: Warp, mask=None):
 
 
 def _complete_cluster(w: Warp, rendezvous: Rendezvous) -> None:
+    for cta in w.cluster.ctas:
+        for barrier in cta.barriers.values():
+            barrier.public = barrier.public or barrier.fenced
     w.cluster.state["cluster_clock"] = rendezvous.clock
     w.cluster.state["cluster_generation"] += 1
     rendezvous.complete()
@@ -537,6 +558,21 @@ EXIT_HOOKS.append(_exit)
 
 
 # ------------------------------------------------------------------------------------- fences
+
+
+@op
+def fence_release(w: Warp) -> None:
+    """``fence.acq_rel`` and stronger: a relaxed operation behind it publishes what is before it."""
+    w.state["fenced"] = w.release()
+
+
+@op
+def fence_mbarrier_init(w: Warp) -> None:
+    """``fence.mbarrier_init.release.cluster``: this warp's initialisations, made public by the next
+    cluster barrier, even where that is relaxed."""
+    for barrier in w.cta.barriers.values():
+        if barrier.init_stamp >> AGENT_SHIFT == w.agent:
+            barrier.fenced = True
 
 
 @op

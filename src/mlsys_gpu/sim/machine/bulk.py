@@ -167,7 +167,7 @@ def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
     phase = barrier.phase + 1
     if not w.checks:
         return phase
-    agent = w.cluster.agents.barrier(cta.rank, barrier.index)
+    agent = w.cluster.agents.barrier(barrier.cta.rank, barrier.index)
     clock = w.clock.copy()
     clock[:, agent] = phase
     before = cta.shadow.writer[rows]

@@ -150,3 +150,17 @@ def one_lane(w: Warp, what: str, lane: int) -> None:
         fix="move it out of the branch that only one lane takes",
     )
     raise Stop
+
+
+@op
+def wide(words) -> int:
+    """Two 64-bit words as one 128-bit integer."""
+    return int(words[0]) | int(words[1]) << 64
+
+
+@op
+def pack_pair(low, high, dtype: str):
+    """Two float32 values rounded to 16 bits each and packed into 32, ``low`` in the lower half."""
+    pair = numerics.from_f32(np.stack(np.broadcast_arrays(low, high), axis=-1), dtype)
+    words = np.ascontiguousarray(pair).view(np.uint32)[..., 0]
+    return int(words) if words.ndim == 0 else words.astype(np.int64)

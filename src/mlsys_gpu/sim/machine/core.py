@@ -372,6 +372,7 @@ class Machine:
         self.checks = checks
         self.rng = random.Random(seed) if schedule == "seeded" else None
         self.max_spins = 100_000
+        self.queue: deque[tuple[int, int, int]] = deque()  # clusters that have not started
         self.findings: dict[tuple, Finding] = {}
         self.deadlock: dict[str, Any] | None = None
         self.counters: dict[str, int] = {}
@@ -401,11 +402,16 @@ class Machine:
         ]
         if self.rng is not None:
             self.rng.shuffle(origins)
-        for origin in origins:
+        self.queue = deque(origins)
+        while self.queue:
             try:
-                Cluster(self, origin).run()
+                Cluster(self, self.queue.popleft()).run()
             except Stop:
                 return
+
+    def cancel(self) -> tuple[int, int, int] | None:
+        """Take the next cluster that has not started (cluster launch control), if there is one."""
+        return self.queue.popleft() if self.queue else None
 
     def report(
         self,

@@ -90,7 +90,8 @@ class Tmem:
         self.allocations: dict[int, tuple[int, int, int, int]] = {}
         self.count = 0
         self.permit = True
-        self.waiting: list[Any] = []
+        self.waiting: list[Warp] = []  # warps that wait for free columns
+        self.pair_turn = 0  # allocations made as one of a pair
         #: Stamps by 16 lanes and column: the finest division that an MMA's layout makes.
         self.shadow = memory.Shadow((8, COLUMNS if checks else 0))
 
@@ -126,21 +127,8 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
             fix="relinquish the permit only after the last allocation",
         )
         raise Stop
-    # Which free columns an allocation gets is the hardware's choice, and other CTAs on the SM may
-    # hold the first ones: only the eager schedule starts at column 0.
-    free = [c for c in range(0, COLUMNS, columns) if not tmem.owner[c : c + columns].any()]
-    rng = w.machine.rng
-    if rng is not None and free:
-        start = free[rng.randrange(len(free))]
-    else:
-        start = None if not free else free[0] if w.cluster.eager else free[-1]
+    start = _free_columns(w, tmem, columns) if group == 1 else _pair_columns(w, columns)
     if start is None:
-        held = int((tmem.owner != 0).sum())
-        w.waiting = Waiting(
-            "tcgen05.alloc",
-            tmem,
-            lambda: f"waits for {columns} free columns of tensor memory; {held} of 512 are held",
-        )
         return w.waiting
     tmem.count += 1
     tmem.owner[start : start + columns] = tmem.count
@@ -150,6 +138,82 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
         tmem.shadow.forget((slice(None), slice(start, start + columns)))
     access.st_shared(w, uniform(w, address, "an address"), start, 4, 1)
     return None
+
+
+def _choice(w: Warp, free: list[int]) -> int | None:
+    """One of the free places. Which one an allocation gets is the hardware's choice, and other CTAs
+    on the SM may hold the first columns: only the eager schedule starts at column 0."""
+    if not free:
+        return None
+    rng = w.machine.rng
+    if rng is not None:
+        return free[rng.randrange(len(free))]
+    return free[0] if w.cluster.eager else free[-1]
+
+
+def _free(tmem: Tmem, columns: int) -> set[int]:
+    return {c for c in range(0, COLUMNS, columns) if not tmem.owner[c : c + columns].any()}
+
+
+def _free_columns(w: Warp, tmem: Tmem, columns: int) -> int | None:
+    """The first column of a new allocation, or None once the warp has been parked."""
+    start = _choice(w, sorted(_free(tmem, columns)))
+    if start is None:
+        _park_for_columns(w, tmem, columns)
+    return start
+
+
+def _park_for_columns(w: Warp, tmem: Tmem, columns: int) -> None:
+    held = int((tmem.owner != 0).sum())
+    tmem.waiting.append(w)
+    w.waiting = Waiting(
+        "tcgen05.alloc",
+        tmem,
+        lambda: f"waits for {columns} free columns of tensor memory; {held} of 512 are held",
+    )
+
+
+def _peer(w: Warp, rank: int) -> Cta:
+    """The other CTA of a pair (``cta_group::2``)."""
+    if rank ^ 1 >= w.cluster.size:
+        w.machine.report(
+            "divergent-collective",
+            w,
+            "cta_group::2 in a cluster without a pair of CTAs",
+            memory="",
+            fix="launch clusters of an even number of CTAs",
+        )
+        raise Stop
+    return w.cluster.ctas[rank ^ 1]
+
+
+def _pair_columns(w: Warp, columns: int) -> int | None:
+    """The first column of a pair's allocation: both CTAs must ask, and both get the same."""
+    peer, tmem = _peer(w, w.rank), tmem_of(w.cta)
+    pairs = w.cluster.state.setdefault("tmem_pairs", {})
+    turn = pairs.setdefault((w.rank & ~1, tmem.pair_turn), {"asked": {}, "start": None})
+    turn["asked"][w.rank] = w
+    if len(turn["asked"]) < 2:
+        w.waiting = Waiting(
+            "tcgen05.alloc",
+            tmem,
+            lambda: (
+                "waits in tcgen05.alloc.cta_group::2 for a warp of the peer, CTA rank "
+                f"{peer.rank}, to allocate too"
+            ),
+        )
+        return None
+    if turn["start"] is None:
+        free = _free(tmem, columns) & _free(tmem_of(peer), columns)
+        turn["start"] = _choice(w, sorted(free))
+        if turn["start"] is None:
+            _park_for_columns(w, tmem, columns)
+            return None
+        other = turn["asked"][w.rank ^ 1]
+        if other.waiting is not None:
+            w.cluster.wake(other)
+    tmem.pair_turn += 1
+    return turn["start"]
 
 
 @op
@@ -177,6 +241,9 @@ def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> Non
         _tmem_check(w, w.cta, slice(0, 8), start, columns, w.clock[0], w.s, "tcgen05.dealloc", True)
     tmem.owner[start : start + columns] = 0
     del tmem.allocations[start]
+    waiting, tmem.waiting = tmem.waiting, []
+    for other in waiting:
+        other.cluster.wake(other)
 
 
 @op
@@ -298,7 +365,7 @@ def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=N
     )
     if pipe.batch:
         last = pipe.batch[-1]
-        same = (last[0], last[3], last[5]) == (values[0], values[3], w.s)
+        same = (last[0], last[3], last[5], last[8]) == (values[0], values[3], w.s, group)
         high = ~((1 << 14) - 1)
         same = (
             same
@@ -309,94 +376,152 @@ def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=N
             pipe.flush()
     if w.checks:
         pipe.seen = w.clock.copy()
-    pipe.batch.append((*values, w.s, pipe.seen, pipe.clock))
+    pipe.batch.append((*values, w.s, pipe.seen, pipe.clock, group))
     w.open = pipe
     w.machine.count("mma_instructions")
 
 
+def _shape_rule(form: descriptors.Instruction, group: int) -> None:
+    """Raise for an M and N that ``tcgen05.mma.kind::f16`` does not have."""
+    rows = (64, 128) if group == 1 else (128, 256)
+    step = 8 if form.m == 64 else 16
+    if form.m not in rows or not step <= form.n <= 256 or form.n % step:
+        raise descriptors.DescriptorError(
+            f"M = {form.m}, N = {form.n}: with cta_group::{group}, M is {rows[0]} or {rows[1]}, "
+            f"and N a multiple of {step} up to 256"
+        )
+
+
+class Place:
+    """Where a CTA's part of a product lies in tensor memory: lanes (of the shadow, by 16) and
+    columns, and the view of the 128 x 512 floats that receives it."""
+
+    def __init__(self, form: descriptors.Instruction, group: int, column: int):
+        rows = form.m // group
+        self.columns = form.n // 2 if (group, form.m) == (2, 128) else form.n
+        self.column = column
+        self.lanes = slice(0, 8, 2) if rows == 64 and group == 1 else slice(0, 8)
+        self.group, self.m, self.n = group, form.m, form.n
+
+    def box(self) -> tuple[slice, slice]:
+        return self.lanes, slice(self.column, self.column + self.columns)
+
+    def target(self, floats: np.ndarray) -> np.ndarray:
+        """The part of tensor memory, in the shape that :meth:`shaped` gives a product."""
+        window = floats[:, self.column : self.column + self.columns]
+        if self.group == 1 and self.m == 64:
+            # Layout F: rows 16i..16i+15 lie in lanes 32i..32i+15
+            return floats.reshape(4, 32, COLUMNS)[:, :16, self.column : self.column + self.n]
+        return window
+
+    def shaped(self, product: np.ndarray) -> np.ndarray:
+        """A CTA's rows of the product, arranged as :meth:`target` is (PTX ISA, tcgen05 data path
+        layouts)."""
+        if self.group == 1 and self.m == 64:
+            return product.reshape(4, 16, self.n)
+        if self.group == 2 and self.m == 128:
+            # Layout B: the left half of the columns in lanes 0-63, the right half in 64-127
+            return np.concatenate([product[:, : self.columns], product[:, self.columns :]])
+        return product
+
+
 def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
-    """Check a batch of k16 steps, ``D (+)= A @ B.T`` in tensor memory; returns what computes it."""
-    cta, site = w.cta, batch[0][5]
-    d, _, _, ibits, accumulate, _, seen, clock_value = batch[0]
+    """Check a batch of k16 steps, ``D (+)= A @ B.T`` in tensor memory; returns what computes it.
+
+    With ``cta_group::2`` each CTA of the pair holds half of A's rows, half of B's, and half of D's.
+    """
+    site = batch[0][5]
+    d, _, _, ibits, accumulate, _, seen, clock_value, group = batch[0]
     try:
         form = descriptors.instruction(ibits)
         left = [descriptors.tcgen05_matrix(entry[1]) for entry in batch]
         right = [descriptors.tcgen05_matrix(entry[2]) for entry in batch]
-        if (
-            form.m not in (64, 128)
-            or not 8 <= form.n <= 256
-            or form.n % (16 if form.m == 128 else 8)
-        ):
-            raise descriptors.DescriptorError(
-                f"M = {form.m}, N = {form.n}: with cta_group::1, M is 64 or 128, and N a multiple "
-                "of 8 (M = 64) or 16 (M = 128), up to 256"
-            )
+        _shape_rule(form, group)
     except descriptors.DescriptorError as error:
         raise _bad_descriptor(w, error, site) from None
     _count_product(w, form.m, form.n, len(batch))
-    rows_a, ta = descriptors.operand_rows(left, form.m, form.transpose_a)
-    rows_b, tb = descriptors.operand_rows(right, form.n, form.transpose_b)
+    ctas = [w.cta] if group == 1 else sorted((w.cta, _peer(w, w.rank)), key=lambda c: c.rank)
+    rows_a, ta = descriptors.operand_rows(left, form.m // group, form.transpose_a)
+    rows_b, tb = descriptors.operand_rows(right, form.n // group, form.transpose_b)
     what = f"tcgen05.mma ({form.m}x{form.n}x{16 * len(batch)})"
-    _out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
-    _out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
-    column = d & 0xFFFF
-    tmem = _tmem_columns(w, cta, column, form.n, what, site)
-    if w.checks:
+    place = Place(form, group, d & 0xFFFF)
+    column, columns = place.column, place.columns
+    for cta in ctas:
+        _out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
+        _out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
+        tmem = _tmem_columns(w, cta, column, columns, what, site)
+        if not w.checks:
+            continue
         agent = w.unit["tcgen05"]
         clock = seen.copy()
         clock[:, agent] = clock_value  # one pipe's MMAs are done in order
         now = stamp(agent, clock_value)
         access.async_read(w, cta, rows_a, clock, agent, now, site, f"operand A of {what}")
         access.async_read(w, cta, rows_b, clock, agent, now, site, f"operand B of {what}")
-        lanes = slice(0, 8) if form.m == 128 else slice(0, 8, 2)
-        box = (lanes, slice(column, column + form.n))
-        if accumulate and not tmem.shadow.writer[box].all():
+        if accumulate and not tmem.shadow.writer[place.box()].all():
             w.machine.report(
                 "uninitialised-read",
                 w,
-                f"{what} adds to tensor-memory columns {column} to {column + form.n - 1}, which "
+                f"{what} adds to tensor-memory columns {column} to {column + columns - 1}, which "
                 "hold nothing yet",
-                memory=f"tensor memory, columns {column}-{column + form.n - 1}",
+                memory=f"tensor memory, columns {column}-{column + columns - 1}",
                 fix="let the first product of a tile overwrite: accum=False (enable-input-d false)",
                 site=site,
             )
-        _tmem_check(w, cta, lanes, column, form.n, clock[0], site, what, True)
-        tmem.shadow.writer[box] = now | site
+        _tmem_check(w, cta, place.lanes, column, columns, clock[0], site, what, True)
+        tmem.shadow.writer[place.box()] = now | site
 
     def compute() -> None:
-        product = decode(cta, rows_a, ta, form.a) @ decode(cta, rows_b, tb, form.b).T
+        a = np.concatenate([decode(cta, rows_a, ta, form.a) for cta in ctas])
+        b = np.concatenate([decode(cta, rows_b, tb, form.b) for cta in ctas])
+        product = a @ b.T
         if form.negate_a != form.negate_b:
             product = -product
-        if form.m == 64:
-            # Layout F: rows 16i..16i+15 lie in lanes 32i..32i+15 (PTX ISA, tcgen05 data path).
-            target = tmem.floats.reshape(4, 32, COLUMNS)[:, :16, column : column + form.n]
-            product = product.reshape(4, 16, form.n)
-        else:
-            target = tmem.floats[:, column : column + form.n]
-        if accumulate:
-            np.add(target, product, out=target)
-        else:
-            target[...] = product
+        half = form.m // group
+        for i, cta in enumerate(ctas):
+            target = place.target(tmem_of(cta).floats)
+            part = place.shaped(product[i * half : (i + 1) * half])
+            if accumulate:
+                np.add(target, part, out=target)
+            else:
+                target[...] = part
 
     return compute
 
 
 @op
-def tcgen05_commit(w: Warp, address, group: int = 1, mask=None) -> None:
-    """``tcgen05.commit``: one arrival at an mbarrier when this thread's MMAs so far are done."""
+def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> None:
+    """``tcgen05.commit``: one arrival at an mbarrier when this thread's MMAs so far are done.
+
+    ``ranks`` is a multicast mask: the barrier at the same offset in each of these CTAs.
+    """
     threads = w.active if mask is None else int(np.sum(mask))
     if threads == 0:
         return
     pipe = _tensor_pipe(w)
     pipe.flush()
-    barrier = barrier_at(w, address)
+    if ranks is None:
+        barriers = [barrier_at(w, address)]
+    else:
+        bits = int(uniform(w, ranks, "a multicast mask"))
+        offset = int(uniform(w, address, "an mbarrier's address")) & memory.SHARED_OFFSET
+        barriers = [
+            barrier_at(w, rank << memory.RANK_BITS | offset)
+            for rank in range(bits.bit_length())
+            if bits >> rank & 1
+        ]
     published = np.zeros_like(w.clock)
     if w.checks and pipe.seen is not None:
         published = pipe.seen.copy()
         published[:, w.unit["tcgen05"]] = pipe.clock
         pipe.clock += 1
     site, who = w.s, f"tcgen05.commit of {w.name()}"
-    pipe.pipe.submit(lambda: barrier.arrive(published, threads, w, who, site))
+
+    def arrive() -> None:
+        for barrier in barriers:
+            barrier.arrive(published, threads, w, who, site)
+
+    pipe.pipe.submit(arrive)
 
 
 # ------------------------------------------------------------------ tcgen05.ld, st, wait, fence
