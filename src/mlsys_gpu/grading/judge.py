@@ -107,8 +107,8 @@ def _judge_case(
             return Outcome(
                 False,
                 f"{at}the simulator cannot follow this kernel to its end ({type(error).__name__}: "
-                f"{error}). A register index beyond its array does that, and a layout that does "
-                "not fit its buffer.",
+                f"{error}). Where the kernel is at fault, it is mostly a register index beyond its "
+                "array, or a layout that does not fit its buffer.",
             )
         runs.append(Ran(case, names, report))
     return _judge_runs(check, runs, data, shape, job)

@@ -343,7 +343,7 @@ tile_shape = Predict(
 
 
 def _draw_load_once(rng: np.random.Generator) -> list[dict[str, Any]]:
-    m, n = draw_distinct(rng, [128, 256, 384], 2)
+    m, n = draw_distinct(rng, [256, 384, 512], 2)
     return [{"M": m, "N": n, "K": 64 * int(rng.integers(2, 4))}]
 
 
