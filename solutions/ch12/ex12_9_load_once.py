@@ -1,12 +1,12 @@
 """Exercise 12.9 (optimise): load each byte once.
 
-D = A @ B.T for A [M, K], B [N, K] and D [M, N] in float16 on Hopper; M and N
-are multiples of 128, K of 64. A CTA computes a tile of 128 x 128 in two
-halves of 64 columns, each with accumulators of its own.
+D = A @ B.T for A [M, K], B [N, K] and D [M, N] in float16 on Hopper; M is a
+multiple of 128, N of 192, K of 64. A CTA computes a tile of 128 x 192 in two
+halves of 96 columns, each with accumulators of its own.
 
 The kernel below is right. It finishes the left half before it begins the
 right one, and so it loads every tile of A twice. Target: a CTA loads its 128
-rows of A and its 128 rows of B once, and not a byte more.
+rows of A and its 192 rows of B once, and not a byte more.
 
 (There is room in shared memory for both halves of B's tile.)
 """
@@ -16,18 +16,19 @@ from tvm.script.tirx import tile as Tx
 
 from mlsys_gpu.kernels.common import finish, register_fence, wgmma, wgmma_fragment
 
-BM, BN, BK = 128, 128, 64
+BM, BN, BK = 128, 192, 64
 HALF = BN // 2
 MMA_M, MMA_K = 64, 16
 REGS = BM * HALF // 128  # accumulators a thread, for one half
 
 LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 3
 ROWS_STEP = MMA_M * BK * 2 // 16  # to the next 64 rows
+HALF_STEP = HALF * BK * 2 // 16  # to the second half of B's rows
 K_STEP = MMA_K * 2 // 16  # to the next 16 values of K
 
 
 def build(M, N, K):
-    """D = A @ B.T; M and N are multiples of 128, K of 64."""
+    """D = A @ B.T; M is a multiple of 128, N of 192, K of 64."""
 
     @T.prim_func
     def kernel(
@@ -72,7 +73,7 @@ def build(M, N, K):
                             acc,
                             h * REGS + i * REGS // 2,
                             descA + T.uint64(i * ROWS_STEP + j * K_STEP),
-                            descB + T.uint64(h * ROWS_STEP + j * K_STEP),
+                            descB + T.uint64(h * HALF_STEP + j * K_STEP),
                             k + j != 0,
                             HALF,
                             "float16",

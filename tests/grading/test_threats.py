@@ -393,6 +393,22 @@ def test_names_the_solution(grade: Grade, source: str) -> None:
     assert "an answer has to stand on its own" in verdict.message
 
 
+@pytest.mark.parametrize("exercise_id", ["12.4", "12.5", "12.6", "12.7", "12.9"])
+def test_borrows_a_kernel_of_the_course(grade: Grade, exercise_id: str) -> None:
+    """The ladder may be read and imported; by shape or target, its kernels are no answers."""
+    arch = "blackwell" if exercise_id in ("12.4", "12.6") else "hopper"
+    source = code(
+        f"""
+        import mlsys_gpu as mg
+        def build(K, M=128, N=64):
+            return mg.gemm.step(3, arch="{arch}").build(M, N, K)
+        """
+    )
+    verdict = grade(exercise_id, source)
+    assert verdict.status == "failed"
+    assert "positive multiple of 128" in verdict.message or "it loads" in verdict.message
+
+
 def test_reads_the_solution_by_a_hidden_path(grade: Grade) -> None:
     hidden = str(ROOT / "solutions" / "ch01" / "ex01_1_thread_index.py")
     quoted = repr([ord(c) for c in hidden])
