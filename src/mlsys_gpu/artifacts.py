@@ -11,6 +11,7 @@ reads the cubin back. Results are kept in :mod:`mlsys_gpu.cache`.
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -152,8 +154,27 @@ def cuda_source(lowered: Lowered) -> str:
     finalize_device = pipeline[2]
     module = tvm.IRModule({str(lowered.device.attrs["global_symbol"]): lowered.device})
     build: Any = tvm.get_global_func("target.build.cuda")
-    built = build(finalize_device()(module), lowered.device.attrs["target"])
+    with _no_compilation():
+        built = build(finalize_device()(module), lowered.device.attrs["target"])
     return built.inspect_source("cuda")
+
+
+@contextlib.contextmanager
+def _no_compilation() -> Iterator[None]:
+    """While active, TVM generates CUDA and compiles none of it.
+
+    On a machine with a GPU it would compile for that GPU's architecture, whatever the kernel's is.
+    """
+    import tvm_ffi
+
+    callback = "tvm_callback_cuda_compile"
+    original: Any = tvm_ffi.get_global_func(callback)
+    # never loaded: the module that holds it is only asked for its source
+    tvm_ffi.register_global_func(callback, lambda code: b"// not compiled", override=True)
+    try:
+        yield
+    finally:
+        tvm_ffi.register_global_func(callback, original, override=True)
 
 
 def compile_cuda(source: str, arch: str) -> Compiled:
