@@ -8,6 +8,7 @@ Directives ``kernel``, ``kernel-diff`` and ``recorded``, role ``badge`` (how to 
 * moves the notebook cache to a folder named after a hash of what the cells depend on, and re-reads
   every page when that hash changes: jupyter-cache hashes cells alone, Sphinx a page's text alone,
   and neither sees an edit of ``src/mlsys_gpu``;
+* names the empty corners of tables for screen readers;
 * warns about a page whose cells together take longer than ``mlsys_page_seconds``.
 """
 
@@ -114,6 +115,19 @@ class ChapterNumber(SphinxTransform):
         title = next(iter(self.document.findall(nodes.title)), None)
         if title is not None and not re.match(r"\d+\b", title.astext()):
             title.insert(0, nodes.Text(f"{int(match.group(1))}. "))
+
+
+class NamedCorners(SphinxTransform):
+    """A word, for screen readers alone, in a table's empty corner above its row titles."""
+
+    default_priority = 800
+
+    def apply(self, **kwargs: Any) -> None:
+        for entry in self.document.findall(nodes.entry):
+            if isinstance(entry.parent.parent, nodes.thead) and not entry.astext().strip():
+                word = nodes.inline("", "row", classes=["mg-hidden"])
+                entry.children = []
+                entry += nodes.paragraph("", "", word)
 
 
 # ------------------------------------------------------------------------------ listings
@@ -393,7 +407,7 @@ def recorded_html(data: dict[str, Any], rows: list[dict[str, Any]], source: str)
     note = ", ".join(filter(None, [gpu, str(provenance.get("date", ""))[:10]]))
     return (
         f'<div class="mg-recorded">{figures.badge_html("recorded", note)}'
-        f'<div class="mg-scroll" tabindex="0" role="region" aria-label="Results, {source}">'
+        f'<div class="mg-scroll" tabindex="0" role="group" aria-label="Results, {source}">'
         f'<table class="mg-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>'
         "</div>"
         f'<details><summary>Where these figures come from</summary><dl class="mg-facts">{facts}'
@@ -478,12 +492,13 @@ def trim_scripts(
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("mlsys_inputs_hash", "", "env", [str])
-    app.add_config_value("mlsys_page_seconds", 120, "", [int, float])
+    app.add_config_value("mlsys_page_seconds", 180, "", [int, float])
     app.connect("config-inited", keep_outputs_fresh)
     app.connect("config-inited", add_assets)
     app.connect("env-updated", check_page_time)
     app.connect("html-page-context", trim_scripts, priority=900)
     app.add_transform(ChapterNumber)
+    app.add_transform(NamedCorners)
     app.add_directive("kernel", Kernel)
     app.add_directive("kernel-diff", KernelDiff)
     app.add_directive("recorded", Recorded)

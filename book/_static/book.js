@@ -8,3 +8,16 @@ document.addEventListener("DOMContentLoaded", () => {
   const title = document.querySelector(".bd-sidebar-primary .navbar-brand");
   if (title) title.closest(".sidebar-primary-item").setAttribute("role", "banner");
 });
+
+// A formula that is wider than a phone scrolls; then the keyboard must reach it.
+function reachWideFormulas() {
+  for (const formula of document.querySelectorAll('mjx-container[display="true"]')) {
+    if (formula.scrollWidth > formula.clientWidth) formula.tabIndex = 0;
+    else formula.removeAttribute("tabindex");
+  }
+}
+window.addEventListener("load", () => {
+  const typeset = window.MathJax && window.MathJax.startup && window.MathJax.startup.promise;
+  Promise.resolve(typeset).then(reachWideFormulas);
+  window.addEventListener("resize", reachWideFormulas);
+});

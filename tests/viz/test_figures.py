@@ -109,3 +109,11 @@ def test_importing_viz_is_quick_and_brings_no_matplotlib():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_tables_name_rows_where_the_first_heading_is_empty():
+    text = figures.table_html(["", "a<b"], [["first", 1], ["second", 2]], "c")
+    assert "<thead><tr><td></td>" in text
+    assert '<th scope="col">a&lt;b</th>' in text
+    assert text.count('<th scope="row">') == 2
+    assert '<th scope="row">' not in figures.table_html(["x", "y"], [[1, 2]])

@@ -174,12 +174,24 @@ def figure(
 
 
 def table_html(header: list[str], rows: list[list[Any]], caption: str = "") -> str:
-    """A plain HTML table, the usual static fallback of a figure."""
-    cap = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    head = "".join(f'<th scope="col">{html.escape(str(h))}</th>' for h in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows
-    )
+    """A plain HTML table, the usual static fallback of a figure.
+
+    Where the first heading is empty, the first column holds the titles of the rows.
+    """
+    titled = bool(header) and not str(header[0]).strip()
+
+    def heading(text: Any, scope: str) -> str:
+        return f'<th scope="{scope}">{html.escape(str(text))}</th>'
+
+    def line(row: list[Any]) -> str:
+        cells = [f"<td>{html.escape(str(cell))}</td>" for cell in row]
+        if titled:
+            cells[0] = heading(row[0], "row")
+        return f"<tr>{''.join(cells)}</tr>"
+
+    head = [heading(h, "col") if str(h).strip() else "<td></td>" for h in header]
+    words = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     return (
-        f'<table class="mg-table">{cap}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        f'<table class="mg-table">{words}<thead><tr>{"".join(head)}</tr></thead>'
+        f"<tbody>{''.join(line(row) for row in rows)}</tbody></table>"
     )

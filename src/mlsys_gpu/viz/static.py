@@ -92,7 +92,8 @@ def themed(figure: Any, *, alt: str, title: str | None = None) -> Picture:
     # Below this width the picture scrolls rather than shrink its text under 12 px.
     drawn = re.search(r'viewBox="0 0 ([\d.]+)', svg)
     assert drawn is not None, "matplotlib writes a viewBox"
-    least = math.ceil(float(drawn.group(1)) * 12.1 / TEXT)
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)]
+    least = math.ceil(float(drawn.group(1)) * 12.1 / min(sizes, default=TEXT))
     svg = svg.replace(
         "<svg ", f'<svg aria-hidden="true" focusable="false" style="min-width: {least}px" ', 1
     )
