@@ -8,6 +8,7 @@ import numpy as np
 
 from mlsys_gpu.sim.machine import (  # noqa: F401
     access,
+    arith,
     barriers,
     bulk,
     clc,
