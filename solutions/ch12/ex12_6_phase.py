@@ -3,9 +3,9 @@
 D = A @ B.T for A [128, K], B [64, K] and D [128, 64] in float16 on
 Blackwell: Step 2 with a narrower tile, K a multiple of 64.
 
-One line of this kernel is at fault. The tensor core may still be busy with
-one K tile when the next one is copied over it: often nothing comes of it.
-Find the line, mend it, and change nothing else.
+One place in this kernel is at fault: the tensor core may still be busy with
+one K tile when the next one is copied over it. Often nothing comes of it.
+Find the place, mend it, and change nothing else.
 """
 
 from tvm.script import tirx as T
@@ -66,7 +66,8 @@ def build(K):
             # [solution]
             phase = phase ^ 1
             # [stub]
-            # phase = phase ^ 0
+            # if warp_id == 0:
+            #     phase = phase ^ 1
             # [end]
 
         T.ptx.tcgen05.fence__after_thread_sync()
