@@ -348,9 +348,15 @@ def _split(module: Any) -> tuple[Any, Any]:
     device = [f for f in module.functions.values() if "tirx.kernel_launch_params" in f.attrs]
     host = [f for f in module.functions.values() if "tirx.is_entry_func" in f.attrs]
     if len(device) != 1 or len(host) != 1:
+        hint = ""
+        if not device:
+            hint = (
+                ": a kernel begins with T.device_entry(), and names at least one of T.cta_id, "
+                "T.warp_id and T.thread_id, which give the launch its extents"
+            )
         raise LoweringError(
             f"the lowered module holds {len(host)} host and {len(device)} device functions; "
-            "expected one of each"
+            f"expected one of each{hint}"
         )
     return host[0], device[0]
 

@@ -37,6 +37,8 @@ class Program:
     sites: list[list[list[Any]]]
     regions: list[list[Any]]
     static_shared: int = 0
+    #: Bytes of the narrowest access: what the shadow of memory tells apart (1, 2 or 4).
+    grain: int = 4
     maps: list[dict[str, Any]] = field(default_factory=list)
     key: str = ""
     texts: dict[str, dict[str, str]] = field(default_factory=dict)

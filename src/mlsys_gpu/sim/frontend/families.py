@@ -376,7 +376,7 @@ def ld(t: Any, call: Any) -> None:
     where = t.expr(call.one(_address_name(call)))
     targets = next(v for k, v in call.operands.items() if k in ("d", "dst"))
     lanes = len(targets)
-    t.note_memory(space, store=False)
+    t.note_memory(space, store=False, width=size * lanes)
     t.mark()
     if size == 16:  # a 128-bit register: an integer, the same for all lanes
         if not where.uniform or lanes > 1:
@@ -426,7 +426,7 @@ def st(t: Any, call: Any) -> None:
         where = t.expr(call.one(_address_name(call)))
         sources = next(v for k, v in call.operands.items() if k in ("b", "src", "value", "val"))
         value = _group(t, sources, size)
-        t.note_memory(space, store=True)
+        t.note_memory(space, store=True, width=size * len(sources))
         t.mark()
         t.emit(f"st_{space}(w, {where.code}, {value}, {size}, {len(sources)}{t.mask(where)})")
 

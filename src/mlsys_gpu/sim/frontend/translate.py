@@ -79,6 +79,7 @@ class Translator:
         self.emitted_site: int | None = None
         self.override: list[tuple[str, int]] | None = None
         self.static_shared = 0
+        self.grain = 4
         self.facts = analysis.analyse(lowered.device, lowered.launch)
 
     # ------------------------------------------------------------------------------ output
@@ -119,6 +120,7 @@ class Translator:
                 [r.name, r.offset, r.nbytes, list(r.shape), r.dtype] for r in low.shared_regions
             ],
             static_shared=self.static_shared,
+            grain=self.grain,
             texts=_texts(self.sites),
         )
 
@@ -306,6 +308,14 @@ class Translator:
         buffer = self.buffer_of(stmt.buffer)
         value = self.expr(stmt.value)
         (index,) = stmt.indices
+        if buffer.scope == "local" and type(index).__name__ == "Ramp":
+            if self.slice is not None:
+                raise NotVectorizable("a vector subscript")
+            first = self.expr(self.unit_ramp(buffer, index))
+            for i in range(_lanes(index)):
+                element = Known(Value(f"({first.code} + {i})", first.dtype, first.lane))
+                self.store_register(buffer, element, _part(value, i))
+            return
         if buffer.scope == "local":
             self.store_register(buffer, index, value, stmt.value)
             return
@@ -804,30 +814,63 @@ class Translator:
 
     def load_memory(self, buffer: Buffer, index: Any) -> Value:
         if type(index).__name__ == "Ramp":
-            raise self.refuse(f"a vector subscript of {buffer.name}")
+            return self.load_vector(buffer, index)
         where = self.address(buffer, index)
-        self.note_memory(buffer.scope, store=False)
-        self.mark()
         size = BYTES[buffer.dtype]
-        source = self.shared_address(buffer.scope, where)
-        code = f"ld_{buffer.scope}(w, {source}, {size}, 1{self.mask(where)})"
-        return self.typed(Value(code, buffer.dtype, where.lane, where.loop), raw=True)
+        self.note_memory(buffer.scope, store=False, width=size)
+        self.mark()
+        address = self.shared_address(buffer.scope, where)
+        code = f"ld_{buffer.scope}(w, {address}, {size}, 1{self.mask(where)})"
+        return self.typed(Value(code, buffer.dtype, where.lane, where.loop))
+
+    def load_vector(self, buffer: Buffer, index: Any) -> Value:
+        """Consecutive elements in one access."""
+        if self.slice is not None:
+            raise NotVectorizable("a vector subscript")
+        where, lanes = self.address(buffer, self.unit_ramp(buffer, index)), _lanes(index)
+        size = BYTES[buffer.dtype]
+        self.note_memory(buffer.scope, store=False, width=size * lanes)
+        self.mark()
+        name = self.fresh("v")
+        address = self.shared_address(buffer.scope, where)
+        self.emit(f"{name} = ld_{buffer.scope}(w, {address}, {size}, {lanes}{self.mask(where)})")
+        parts = [
+            self.typed(Value(f"{name}[..., {i}]", buffer.dtype, where.lane)) for i in range(lanes)
+        ]
+        return _vector(parts, f"{buffer.dtype}x{lanes}")
+
+    def unit_ramp(self, buffer: Buffer, index: Any) -> Any:
+        """The first index of a vector subscript, whose elements must be consecutive."""
+        stride = index.stride
+        if not (hasattr(stride, "value") and int(stride.value) == 1):
+            raise self.refuse(f"a strided vector subscript of {buffer.name}")
+        return index.base
 
     def store_memory(self, buffer: Buffer, index: Any, value: Value) -> None:
-        if type(index).__name__ == "Ramp":
-            raise self.refuse(f"a vector subscript of {buffer.name}")
-        where = self.address(buffer, index)
-        self.note_memory(buffer.scope, store=True)
-        self.mark()
+        vector = type(index).__name__ == "Ramp"
+        if vector and self.slice is not None:
+            raise NotVectorizable("a vector subscript")
+        first = self.unit_ramp(buffer, index) if vector else index
+        lanes = _lanes(index) if vector else 1
+        where = self.address(buffer, first)
         size = BYTES[buffer.dtype]
-        raw = self.raw(value, buffer.dtype)
+        self.note_memory(buffer.scope, store=True, width=size * lanes)
+        self.mark()
+        if lanes == 1:
+            raw = self.raw(value, buffer.dtype)
+        else:
+            raws = [self.raw(_part(value, i), buffer.dtype) for i in range(lanes)]
+            unsigned = {1: "np.uint8", 2: "np.uint16", 4: "np.uint32", 8: "np.uint64"}[size]
+            raw = f"stacked([{', '.join(raws)}], {unsigned})"
         target = self.shared_address(buffer.scope, where)
-        self.emit(f"st_{buffer.scope}(w, {target}, {raw}, {size}, 1{self.mask(where)})")
+        self.emit(f"st_{buffer.scope}(w, {target}, {raw}, {size}, {lanes}{self.mask(where)})")
 
     def shared_address(self, space: str, where: Value) -> str:
         return f"{where.code} - (1 << 40)" if space == "shared" else where.code
 
-    def note_memory(self, space: str, store: bool) -> None:
+    def note_memory(self, space: str, store: bool, width: int = 4) -> None:
+        """An access of ``width`` bytes: its space for slices, its width for the shadow."""
+        self.grain = min(self.grain, width)
         if self.slice is not None:
             (self.slice.stores if store else self.slice.loads).add(space)
 
@@ -874,7 +917,43 @@ class Translator:
         handler = getattr(self, "expr_" + type(expr).__name__, None)
         if handler is None:
             raise self.refuse(f"the expression {type(expr).__name__}")
+        lanes = _lanes(expr)
+        if lanes > 1 and type(expr).__name__ in _ELEMENTWISE:
+            return self.elementwise(expr, lanes)
         return handler(expr)
+
+    def elementwise(self, expr: Any, lanes: int) -> Value:
+        """A short vector's expression, element by element."""
+        children: dict[str, Any] = {}
+        for name in ("a", "b", "value", "condition", "true_value", "false_value"):
+            child = getattr(expr, name, None)
+            if child is not None and hasattr(child, "ty"):
+                children[name] = self.expr(child)
+        args = [self.expr(a) for a in getattr(expr, "args", None) or ()]
+        dtype = _scalar_type(str(expr.ty))
+        parts = []
+        for i in range(lanes):
+            fields: dict[str, Any] = {n: Known(_part(v, i)) for n, v in children.items()}
+            if args:
+                fields["args"] = [Known(_part(value, i)) for value in args]
+                fields["op"] = expr.op
+            element = type(type(expr).__name__, (), {"ty": dtype, **fields})()
+            parts.append(self.expr(element))
+        return _vector(parts, str(expr.ty))
+
+    def expr_Known(self, expr: Any) -> Value:
+        return expr.value_of
+
+    def expr_Ramp(self, expr: Any) -> Value:
+        base, stride = self.expr(expr.base), self.expr(expr.stride)
+        parts = [
+            Value(f"({base.code} + {i} * {stride.code})", base.dtype, base.lane, base.loop)
+            for i in range(_lanes(expr))
+        ]
+        return _vector(parts, str(expr.ty))
+
+    def expr_Broadcast(self, expr: Any) -> Value:
+        return _vector([self.expr(expr.value)] * _lanes(expr), str(expr.ty))
 
     def expr_IntImm(self, expr: Any) -> Value:
         dtype = str(expr.ty)
@@ -920,6 +999,17 @@ class Translator:
     def expr_TensorLoad(self, expr: Any) -> Value:
         buffer = self.buffer_of(expr.source)
         (index,) = expr.indices
+        if buffer.scope == "local" and type(index).__name__ == "Ramp":
+            if self.slice is not None:
+                raise NotVectorizable("a vector subscript")
+            first = self.expr(self.unit_ramp(buffer, index))
+            parts = [
+                self.load_register(
+                    buffer, Known(Value(f"({first.code} + {i})", first.dtype, first.lane))
+                )
+                for i in range(_lanes(index))
+            ]
+            return _vector(parts, str(expr.ty))
         if buffer.scope == "local":
             return self.load_register(buffer, index)
         if buffer.scope == "tmem":
@@ -1241,6 +1331,37 @@ class _Indent:
 
 
 # ------------------------------------------------------------------------------------- helpers
+
+
+class Known:
+    """An expression that has been translated already, to stand in another one."""
+
+    def __init__(self, value: Value):
+        self.value_of = value
+        self.ty = value.dtype
+
+
+#: Expressions that mean the same for each element of a short vector.
+_ELEMENTWISE = {
+    "Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max", "EQ", "NE", "LT",
+    "LE", "GT", "GE", "And", "Or", "Not", "Cast", "Select", "BitwiseAnd", "BitwiseOr",
+    "BitwiseXor", "LShift", "RShift",
+}  # fmt: skip
+
+
+def _lanes(expr: Any) -> int:
+    """Elements of an expression's type (``float16x8`` has 8)."""
+    match = re.fullmatch(r"[a-z]+\d+x(\d+)", str(getattr(expr, "ty", "")))
+    return int(match.group(1)) if match else 1
+
+
+def _scalar_type(dtype: str) -> str:
+    return re.sub(r"x\d+$", "", dtype)
+
+
+def _part(value: Value, i: int) -> Value:
+    """Element ``i`` of a short vector; a scalar is its own every element."""
+    return value.parts[i] if value.parts is not None else value
 
 
 def _id(node: Any) -> int:

@@ -43,7 +43,7 @@ def run(program: Program, arrays: Any, *, schedule: str, seed: int, checks: bool
         )
     hosts = [host_array(array, *param) for array, param in zip(arrays, program.params, strict=True)]
     tensors = [
-        memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape)
+        memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape, program.grain)
         for i, (host, (name, shape, dtype)) in enumerate(zip(hosts, program.params, strict=True))
     ]
     report = execute(program, tensors, schedule, seed, checks)

@@ -138,7 +138,7 @@ def st_global(w: Warp, address, value, size: int, lanes: int, mask=None) -> None
     tensor.written = True
     if w.checks:
         wide = width == 16
-        index = offsets >> 4 if wide else _words(offsets, width)
+        index = offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain)
         clash, other = tensor.note_write(index, wide, w.cta.index)
         if clash:
             place = tensor.element(int(np.asarray(offsets).reshape(-1)[0]))
@@ -213,7 +213,13 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None):
     w.machine.count(_counted(w, cta, "load"), width * np.size(offsets))
     if w.checks:
         wide = width == 16
-        generic_read(w, cta, offsets >> 4 if wide else _words(offsets, width), wide, mask)
+        generic_read(
+            w,
+            cta,
+            offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain),
+            wide,
+            mask,
+        )
     value = cta.shared.view(size, lanes)[offsets // width]
     return value if full is None else _spread(value, full.shape, mask, lanes)
 
@@ -232,7 +238,13 @@ def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None) -> None
     w.machine.count(_counted(w, cta, "store"), width * np.size(offsets))
     if w.checks:
         wide = width == 16
-        generic_write(w, cta, offsets >> 4 if wide else _words(offsets, width), wide, mask)
+        generic_write(
+            w,
+            cta,
+            offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain),
+            wide,
+            mask,
+        )
     cta.shared.view(size, lanes)[offsets // width] = value
     cta.version += 1
 
@@ -284,12 +296,12 @@ def _spread(value: np.ndarray, shape, mask, lanes: int) -> np.ndarray:
     return full
 
 
-def _words(offsets, width: int):
-    """Indices of the 4-byte words that accesses of ``width`` bytes touch."""
-    first = offsets >> 2
-    if width <= 4:
+def words_of(offsets, width: int, grain: int):
+    """Indices of the words (of ``grain`` bytes) that accesses of ``width`` bytes touch."""
+    first = offsets // grain
+    if width <= grain:
         return first
-    return np.asarray(first)[..., None] + np.arange(width // 4)
+    return np.asarray(first)[..., None] + np.arange(width // grain)
 
 
 # ---------------------------------------------------------------------------- happens-before
@@ -353,15 +365,15 @@ def async_read(w: Warp, cta: Cta, index, clock, agent: int, now: int, site: int,
     return clean
 
 
-def _first(index, bad: np.ndarray, wide: bool) -> int:
+def _first(index, bad: np.ndarray, wide: bool, grain: int) -> int:
     """Byte offset of the first fault in an access."""
     where = np.argwhere(bad)[0]
     rows = np.asarray(index)
     if wide:
         row = rows[tuple(where[:-1])] if rows.ndim else rows
-        return int(row) * 16 + int(where[-1]) * 4
+        return int(row) * 16 + int(where[-1]) * grain
     word = rows[tuple(where)] if rows.ndim else rows
-    return int(word) * 4
+    return int(word) * grain
 
 
 def _stamp_at(stamps: np.ndarray, bad: np.ndarray) -> tuple[int, int]:
@@ -375,7 +387,7 @@ def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask) -> No
     machine = w.machine
     other, other_site = _stamp_at(stamps, bad)
     agents = w.cluster.agents
-    where = cta.region(_first(index, bad, wide))
+    where = cta.region(_first(index, bad, wide, w.machine.program.grain))
     if w.cluster.size > 1:
         where += f" of CTA rank {cta.rank}"
     across = agents.rank(agent) != agents.rank(other)
@@ -400,7 +412,7 @@ def proxy(w, cta, index, stamps, bad, what: str, site: int) -> None:
     """Report a generic write that an engine reads without a proxy fence between."""
     machine = w.machine
     other, other_site = _stamp_at(stamps, bad)
-    where = cta.region(_first(index, bad, True))
+    where = cta.region(_first(index, bad, True, w.machine.program.grain))
     place = machine.program.location(other_site)
     machine.report(
         "missing-proxy-fence",
@@ -416,7 +428,7 @@ def proxy(w, cta, index, stamps, bad, what: str, site: int) -> None:
 
 def uninitialised(w, cta, index, wide, bad, what: str, mask, site: int | None = None) -> None:
     """Report a read of shared memory that nothing has written."""
-    where = cta.region(_first(index, bad, wide))
+    where = cta.region(_first(index, bad, wide, w.machine.program.grain))
     w.machine.report(
         "uninitialised-read",
         w,

@@ -388,7 +388,9 @@ def _cover(w: Warp, tmap: TensorMap, where, parts, index: int, site: int) -> Non
     """Record which words a store writes, and whether another CTA has written them."""
     tensor = tmap.tensor
     elements = np.arange(tensor.size // tmap.itemsize, dtype=np.int64)
-    touched = _window_of(elements, tmap, where, parts) * tmap.itemsize // 4
+    touched = access.words_of(
+        _window_of(elements, tmap, where, parts) * tmap.itemsize, tmap.itemsize, tensor.grain
+    )
     if touched.size == 0:
         return
     clash, other = tensor.note_write(np.unique(touched), False, index)
@@ -562,7 +564,7 @@ def cp_async(w: Warp, destination, source, size: int, source_size=None, mask=Non
     active = np.ones(lanes.size, dtype=bool) if taken is None else taken > 0
     if active.any():
         access._span(w, origin[active], size, mask, "cp.async")
-    words = access._words(offsets, size)
+    words = access.words_of(offsets, size, w.machine.program.grain)
     if w.checks:
         agent = w.unit["cp_async"]
         clock = w.clock[0].copy()

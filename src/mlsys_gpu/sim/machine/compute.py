@@ -164,3 +164,9 @@ def pack_pair(low, high, dtype: str):
     pair = numerics.from_f32(np.stack(np.broadcast_arrays(low, high), axis=-1), dtype)
     words = np.ascontiguousarray(pair).view(np.uint32)[..., 0]
     return int(words) if words.ndim == 0 else words.astype(np.int64)
+
+
+@op
+def stacked(values, dtype) -> np.ndarray:
+    """Elements of a short vector as a last axis."""
+    return np.stack(np.broadcast_arrays(*[np.asarray(v, dtype=dtype) for v in values]), axis=-1)

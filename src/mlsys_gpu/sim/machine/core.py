@@ -174,7 +174,9 @@ class Cta:
         size = memory.RESERVED_SHARED + program.launch["shared_bytes"] + program.static_shared
         size = (size + 15) // 16 * 16
         self.shared = memory.Linear(np.full(size, 0xFF, dtype=np.uint8))
-        self.shadow = memory.Shadow((size // 16 if self.machine.checks else 0, 4))
+        self.shadow = memory.Shadow(
+            (size // 16 if self.machine.checks else 0, 16 // self.machine.program.grain)
+        )
         self.version = 0  # counts writes to shared memory, for caches of decoded tiles
         self.barriers: dict[int, Any] = {}  # mbarriers by offset
         self.named: dict[int, Any] = {}  # named barriers by id
@@ -514,8 +516,8 @@ def coverage(tensor) -> dict[str, Any]:
     if tensor.writer is None:
         return {"elements": elements, "written": None, "twice": 0, "missing": ""}
     words = tensor.writer.reshape(-1)
-    per = max(1, 4 // tensor.itemsize)
-    wide = max(1, tensor.itemsize // 4)
+    per = max(1, tensor.grain // tensor.itemsize)
+    wide = max(1, tensor.itemsize // tensor.grain)
     owner = np.repeat(words, per)[::wide][:elements]
     missing = owner == 0
     text = ""

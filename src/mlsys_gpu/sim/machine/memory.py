@@ -4,9 +4,9 @@ Addresses are plain integers. A *generic* address has its space in the bits from
 cluster's shared window, 2 + i is tensor i. A *shared* (32-bit) address is ``rank << 24 | offset``,
 the ``shared::cluster`` window in which each CTA's own shared memory lies at its rank.
 
-The shadow remembers, for every 4 bytes, who wrote them last and who has read them since: a stamp
-(agent and clock, see :mod:`.clocks`) and the site in the source. It is indexed like the memory it
-shadows: by rows of 16 bytes where an access is that wide, else by words.
+The shadow remembers, for every 4 bytes (or fewer, where a kernel has narrower accesses), who wrote
+them last and who has read them since: a stamp (agent, clock and site, see :mod:`.clocks`). It is
+indexed like the memory it shadows: by rows of 16 bytes where an access is that wide, else by words.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Linear:
 class Tensor(Linear):
     """A kernel argument in global memory: a private copy, 16-byte aligned and padded."""
 
-    def __init__(self, index: int, name: str, source: np.ndarray, itemsize: int, shape):
+    def __init__(
+        self, index: int, name: str, source: np.ndarray, itemsize: int, shape, grain: int = 4
+    ):
         raw = source.reshape(-1).view(np.uint8)
         padded = np.zeros((raw.size + 31) // 16 * 16, dtype=np.uint8)
         start = (-padded.ctypes.data) % 16
@@ -65,14 +67,15 @@ class Tensor(Linear):
         self.nbytes = raw.size
         self.itemsize = itemsize
         self.shape = tuple(shape)
+        self.grain = grain
         self.written = False
-        #: For each 4 bytes: 1 + the CTA that wrote them, or 0; -1 where several CTAs did.
+        #: For each ``grain`` bytes: 1 + the CTA that wrote them, or 0; -1 where several CTAs did.
         self.writer: np.ndarray | None = None
 
     def note_write(self, index, wide: bool, cta: int) -> tuple[bool, int]:
         """Record that ``cta`` writes; returns whether another CTA had written there, and which."""
         if self.writer is None:
-            self.writer = np.zeros((self.size // 16, 4), dtype=np.int32)
+            self.writer = np.zeros((self.size // 16, 16 // self.grain), dtype=np.int32)
         table = self.writer if wide else self.writer.reshape(-1)
         before = table[index]
         clash = (before != 0) & (before != cta + 1)
@@ -95,8 +98,9 @@ class Tensor(Linear):
 class Shadow:
     """Who wrote each word last, and who has read it since: stamps (0 where nobody).
 
-    An array of any shape: ``[rows, 4]`` words for shared memory, ``[8, 512]`` (16 lanes by one
-    column) for tensor memory. ``readers`` holds one array for each agent that has ever read.
+    An array of any shape: ``[rows, words]`` for shared memory (rows of 16 bytes), ``[8, 512]``
+    (16 lanes by one column) for tensor memory. ``readers`` holds one array for each agent that has
+    ever read.
     """
 
     def __init__(self, shape: tuple[int, ...]):
