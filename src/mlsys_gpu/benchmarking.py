@@ -247,7 +247,10 @@ class Benchmark:
             for line in cells
         )
         caption = f"<caption>{html.escape(self.caption)}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return (
+            f'<table class="mg-table">{caption}<thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table>"
+        )
 
 
 _BASELINE_TITLES = {"cublas": "cuBLAS", "triton": "Triton"}
@@ -269,7 +272,7 @@ class Unavailable:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<p><strong>Not measured:</strong> {html.escape(self.reason)}</p>"
+        return f'<p class="mg-note"><strong>Not measured:</strong> {html.escape(self.reason)}</p>'
 
 
 def load(path: str | Path) -> Benchmark:
