@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 
 THEMES = ("light", "dark")
 
@@ -182,10 +183,16 @@ def test_focus_is_visible_in_figures(book, visit, page_name):
 
 def test_listings_are_the_files_that_ran(book, visit, page_name):
     page = visit(url(book, page_name)).page
-    for caption in page.locator(".mg-listing, .literal-block-wrapper").all():
-        path = re.search(r"(src/\S+\.py)", caption.locator(".code-block-caption").inner_text())
-        if path is None or "→" in caption.locator(".code-block-caption").inner_text():
+    listings = page.locator(".literal-block-wrapper").evaluate_all(
+        """all => all.map(block => {
+             const code = block.querySelector('pre').cloneNode(true);
+             code.querySelectorAll('.linenos').forEach(number => number.remove());
+             return [block.querySelector('.code-block-caption').textContent, code.textContent];
+           })"""
+    )
+    for caption, code in listings:
+        path = re.search(r"src/\S+\.py", caption)
+        if path is None or "→" in caption:
             continue
-        source = (Path(__file__).resolve().parents[2] / path.group(1)).read_text(encoding="utf-8")
-        for line in caption.locator("pre").inner_text().splitlines():
-            assert line.strip() in source
+        source = (ROOT / path.group()).read_text(encoding="utf-8")
+        assert code.strip() in source, caption
