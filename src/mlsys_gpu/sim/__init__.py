@@ -48,6 +48,7 @@ def simulate(
     schedule_seed: int = 0,
     checks: bool = True,
     arch: str | None = None,
+    readings: dict[str, str] | None = None,
 ) -> Report:
     """Run a kernel on the CPU and report what is wrong with it.
 
@@ -58,11 +59,16 @@ def simulate(
     ``schedule``: ``eager`` (asynchronous effects land at once), ``lazy`` (at the latest point that
     the ISA allows) or ``seeded`` (anything legal in between, by ``schedule_seed``).
     ``checks=False`` leaves out the happens-before analysis and the checks of initialisation.
+    ``readings`` chooses among readings of the ISA where its text is disputed, such as
+    ``{"wgmma-wait": "warp"}`` (:data:`mlsys_gpu.sim.machine.READINGS` has them all); the report's
+    ``readings`` says which ones mattered.
     """
     from mlsys_gpu.sim.machine import run
 
     program = compile(kernel, arch)
-    return run(program, arrays, schedule=schedule, seed=schedule_seed, checks=checks)
+    return run(
+        program, arrays, schedule=schedule, seed=schedule_seed, checks=checks, readings=readings
+    )
 
 
 def operations() -> list[str]:

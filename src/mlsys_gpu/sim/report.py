@@ -21,10 +21,12 @@ CODES = {
     "missing-proxy-fence": "threads wrote what an asynchronous engine reads, without a proxy fence",
     "missing-commit": "a result was read that no observed commit covers",
     "wgmma-in-flight": "accumulator registers were touched while wgmma may still use them",
+    "tcgen05-in-flight": "registers were touched while tcgen05.ld may still be filling them",
     "wgmma-fence": "wgmma was issued on registers changed since the last wgmma.fence",
     "deadlock": "every warp waits for something that nobody will do",
     "barrier-overarrival": "more arrivals at an mbarrier than its phase has room for",
     "tx-count": "an mbarrier expects another number of bytes than its copies bring",
+    "barrier-lapped": "a phase completed before all who wait for the last one had seen it",
     "barrier-init": "an mbarrier was used in a way that its initialisation forbids",
     "uninitialised-read": "memory or registers were read that nothing has written",
     "out-of-bounds": "an address outside the memory it belongs to",
@@ -34,6 +36,8 @@ CODES = {
     "divergent-collective": "a warp-wide instruction was reached by a part of the warp",
     "clc-protocol": "cluster launch control used against its protocol",
     "descriptor": "a matrix or instruction descriptor that the instruction cannot take",
+    "wrong-operand": "the tensor core multiplied elements that do not belong together",
+    "discarded-product": "a product was overwritten before anything had read it",
     "in-flight-at-exit": "asynchronous work was still running when its thread exited",
 }
 
@@ -112,7 +116,8 @@ class Report:
 
     ``seconds`` is the time of the simulation alone, lowering and translation apart.
     ``coverage`` gives, for each tensor the kernel wrote, how many of its elements were written,
-    and how many of them by more than one CTA.
+    and how many of them by more than one CTA. ``completed`` is False where a fault stopped the run:
+    what the kernel had not written by then is as it was.
     """
 
     kernel: str
@@ -127,6 +132,7 @@ class Report:
     deadlock: dict[str, Any] | None = None
     readings: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    completed: bool = True
 
     @property
     def ok(self) -> bool:
@@ -140,6 +146,7 @@ class Report:
             "arch": self.arch,
             "schedule": self.schedule,
             "schedule_seed": self.schedule_seed,
+            "completed": self.completed,
             "checks": self.checks,
             "launch": self.launch,
             "findings": [f.to_dict() for f in self.findings],
@@ -162,6 +169,8 @@ class Report:
             + ("" if self.checks else ", checks off")
         )
         lines = [head]
+        if not self.completed:
+            lines.append("  stopped before its end: the outputs are incomplete")
         for name, seen in self.coverage.items():
             text = f"  wrote {name}: {seen['written']} of {seen['elements']} elements"
             if seen["twice"]:

@@ -276,6 +276,10 @@ def analyse(device: Any, launch: Any) -> Facts:
             if root is not None:
                 root.accumulator = True
                 root.kind = "array"
+        elif name == "tirx.ptx.tcgen05_ld":
+            root = facts.roots.get(facts.root_of.get(node_id(call.args[0].source), -1))
+            if root is not None:
+                root.loaded = True
     walker = _Walker(facts)
     for _ in range(32):
         if not walker.walk(body):

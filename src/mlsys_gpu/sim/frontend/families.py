@@ -344,8 +344,8 @@ _CASTS = {
 def _cast_row(source: str, target: str, code: str) -> None:
     def emit(t: Any, call: Any, arguments: list[Any]) -> None:
         into, origin = _registers_at(t, arguments[0], 2), _registers_at(t, arguments[1], 2)
-        t.touch(origin.root, False)
-        t.touch(into.root, True)
+        t.touch_registers(origin, False)
+        t.touch_registers(into, True)
         value = t.read_registers(origin, 2)
         t.write_registers(into, Value(code.format(value.code), target, value.lane, value.loop))
 
@@ -397,7 +397,7 @@ def _store_results(t: Any, targets: list[Any], value: Value, size: int) -> None:
     """Assign what an operation returned (unsigned, with a last axis for several) to registers."""
     registers = t.registers(targets)
     if registers is not None:
-        t.touch(registers.root, True)
+        t.touch_registers(registers, True)
         code = value.code
         if registers.dtype not in ("bfloat16", "uint8", "uint16", "uint32", "uint64"):
             code = f"{code}.view({NUMPY[registers.dtype]})"
@@ -436,7 +436,7 @@ def _group(t: Any, sources: list[Any], size: int) -> str:
     unsigned = {1: "np.uint8", 2: "np.uint16", 4: "np.uint32", 8: "np.uint64"}[size]
     registers = t.registers(sources)
     if registers is not None and len(sources) > 1:
-        t.touch(registers.root, False)
+        t.touch_registers(registers, False)
         value = t.read_registers(registers, len(sources))
         if registers.dtype in ("float16", "float32", "float64", "int32", "int16", "int64", "int8"):
             return f"np.ascontiguousarray({value.code}).view({unsigned})"
@@ -684,7 +684,7 @@ def tcgen05_ld(t: Any, call: Any) -> None:
     registers = t.registers(targets)
     if registers is None:
         raise t.refuse("tcgen05.ld into registers that are not consecutive")
-    t.touch(registers.root, True)
+    t.touch_registers(registers, True)
     where = t.expr(address[0]).code
     t.mark()
     first, view = registers.first, t.view(registers.root, registers.dtype)

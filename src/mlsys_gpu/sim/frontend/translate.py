@@ -530,11 +530,30 @@ class Translator:
             return root.name
         return f"{root.name}.view({NUMPY[dtype]})"
 
-    def touch(self, root: Root, write: bool) -> None:
-        """Accumulators of wgmma may be under way: ask before threads touch them."""
+    def touch(self, root: Root, write: bool, span: tuple[str, str, str] | None = None) -> None:
+        """Registers of an asynchronous operation may be under way: ask before threads touch them.
+
+        ``span``: source of the first and one past the last register touched, and the dtype that
+        they are seen as; None for all of them.
+        """
         if root.accumulator:
             self.mark()
             self.emit(f"wgmma_touch(w, {root.name}, {write})")
+        if root.loaded:
+            self.mark()
+            if span is None:
+                self.emit(f"tcgen05_touch(w, {root.name}, {write})")
+            else:
+                view = self.view(root, span[2])
+                self.emit(f"tcgen05_touch(w, {view}[:, {span[0]}:{span[1]}], {write})")
+
+    def touch_registers(self, registers: Registers, write: bool) -> None:
+        """:meth:`touch` for consecutive registers, in all iterations of a slice."""
+        n = registers.count
+        if self.slice is not None and registers.step:
+            n += (self.slice.extent - 1) * registers.step
+        span = (registers.first, f"{registers.first} + {n}", registers.dtype)
+        self.touch(registers.root, write, span)
 
     def load_register(self, buffer: Buffer, index: Any) -> Value:
         root = buffer.root
@@ -556,14 +575,15 @@ class Translator:
             if loop is not None:
                 raise NotVectorizable("a list of scalars")
             return Value(f"{root.name}[{where.code}]", buffer.dtype)
-        self.touch(root, False)
         if loop is not None:
             registers = self.registers_of(buffer, [index])
             if registers is None:
                 raise NotVectorizable("an index that is no arithmetic progression")
+            self.touch_registers(registers, False)
             return self.read_registers(registers, 1)
         where = self.expr(index)
         view = self.view(root, buffer.dtype)
+        self.touch(root, False, self._one_register(where, buffer.dtype))
         if where.lane:
             return self.integer(Value(f"{view}[w.lanes, {where.code}]", buffer.dtype, True))
         if self.context.lane is not None:
@@ -612,14 +632,15 @@ class Translator:
                 raise NotVectorizable("a list of scalars")
             self.emit(f"{root.name}[{self.expr(index).code}] = {value.code}")
             return
-        self.touch(root, True)
         if loop is not None:
             registers = self.registers_of(buffer, [index])
             if registers is None:
                 raise NotVectorizable("an index that is no arithmetic progression")
+            self.touch_registers(registers, True)
             self.write_registers(registers, value)
             return
         view, where = self.view(root, buffer.dtype), self.expr(index)
+        self.touch(root, True, self._one_register(where, buffer.dtype))
         if self.context.lane is not None:
             self.emit(f"{view}[{self.context.lane}, {where.code}] = {value.code}")
         elif where.lane:
@@ -636,6 +657,9 @@ class Translator:
             self.emit(f"{view}[{mask}, {where.code}] = {picked}")
         else:
             self.emit(f"{view}[:, {where.code}] = {value.code}")
+
+    def _one_register(self, where: Value, dtype: str) -> tuple[str, str, str] | None:
+        return (where.code, f"{where.code} + 1", dtype) if where.uniform else None
 
     def cast_storage(self, value: Value, dtype: str) -> Value:
         return value

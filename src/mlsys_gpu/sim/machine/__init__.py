@@ -16,17 +16,25 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     memory,
     tensorcore,
 )
-from mlsys_gpu.sim.machine.core import OPS, execute
+from mlsys_gpu.sim.machine.core import OPS, READINGS, execute
 from mlsys_gpu.sim.machine.numerics import STORAGE
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import Report
 
-__all__ = ["OPS", "SCHEDULES", "run"]
+__all__ = ["OPS", "READINGS", "SCHEDULES", "run"]
 
 SCHEDULES = ("eager", "lazy", "seeded")
 
 
-def run(program: Program, arrays: Any, *, schedule: str, seed: int, checks: bool) -> Report:
+def run(
+    program: Program,
+    arrays: Any,
+    *,
+    schedule: str,
+    seed: int,
+    checks: bool,
+    readings: dict[str, str] | None = None,
+) -> Report:
     """Run ``program`` on host arrays, in place.
 
     Raises ``ValueError`` or ``TypeError`` where an array does not fit its parameter, before
@@ -36,6 +44,10 @@ def run(program: Program, arrays: Any, *, schedule: str, seed: int, checks: bool
         raise ValueError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"schedule_seed is a non-negative integer, not {seed!r}")
+    for rule, choice in (readings or {}).items():
+        if choice not in READINGS.get(rule, ()):
+            known = "; ".join(f"{name}: {', '.join(r)}" for name, r in READINGS.items())
+            raise ValueError(f"no reading {rule}={choice!r}; there are {known}")
     if len(arrays) != len(program.params):
         names = ", ".join(name for name, _, _ in program.params)
         raise TypeError(
@@ -46,7 +58,7 @@ def run(program: Program, arrays: Any, *, schedule: str, seed: int, checks: bool
         memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape, program.grain)
         for i, (host, (name, shape, dtype)) in enumerate(zip(hosts, program.params, strict=True))
     ]
-    report = execute(program, tensors, schedule, seed, checks)
+    report = execute(program, tensors, schedule, seed, checks, readings)
     for host, tensor in zip(hosts, tensors, strict=True):
         if tensor.written:
             if not host.flags.writeable:

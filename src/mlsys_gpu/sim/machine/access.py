@@ -11,15 +11,45 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_gpu.sim.machine import memory
-from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, SITE_MASK, unseen
+from mlsys_gpu.sim.machine.clocks import (
+    AGENT_SHIFT,
+    CLOCK_MASK,
+    CLOCK_SHIFT,
+    SITE_MASK,
+    unseen,
+)
 from mlsys_gpu.sim.machine.core import Cta, Stop, Warp, op
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
-ORDER_FIX = (
-    "order the two: a CTA barrier (T.cuda.cta_sync()) or an mbarrier between them, which the "
-    "writer reaches after its write and the reader before its read"
-)
+#: How to order two accesses, by what must wait for what.
+ORDER_FIX = {
+    "read": (
+        "let the reader wait for the writer: a barrier between them (T.cuda.cta_sync(), or an "
+        "mbarrier) that the writer reaches after its write and the reader before its read"
+    ),
+    "write": (
+        "let the writer wait for the reader: a barrier between them (T.cuda.cta_sync(), or an "
+        "mbarrier) that the reader reaches after its read and the writer before it writes again"
+    ),
+    "engine": (
+        "let the writer wait until the tensor core has read: for the mbarrier that a "
+        "tcgen05.commit behind the MMA arrives at, or for wgmma.wait_group, and where other warps "
+        "wait, for a barrier behind that"
+    ),
+    "copy": (
+        "let the reader wait for the phase of the mbarrier that the copy completes (for cp.async: "
+        "for its group, and then for a barrier)"
+    ),
+    "store": (
+        "let the thread that issued the bulk store commit its group and wait until that has been "
+        "read (cp.async.bulk.wait_group.read), and the writers wait for that thread at a barrier"
+    ),
+    "both": (
+        "give the two different places, or order them: a barrier (T.cuda.cta_sync(), or an "
+        "mbarrier) between the first write and the second"
+    ),
+}
 CLUSTER_FIX = (
     "order the two: a cluster barrier (T.cuda.cluster_sync()) or an mbarrier between them, which "
     "the writer reaches after its write and the reader before its read; a CTA barrier does not "
@@ -336,7 +366,7 @@ def generic_write(w: Warp, cta: Cta, index, wide: bool, mask=None) -> None:
             bad = unseen(read, w.clock[0])
             if bad is not None:
                 race(w, cta, index, wide, read, bad, "write", "read", w.agent, w.s, mask)
-    shadow.writer[index] = w.now | w.s
+    shadow.write(index, w.now | w.s)
 
 
 def async_read(w: Warp, cta: Cta, index, clock, agent: int, now: int, site: int, what: str) -> bool:
@@ -352,7 +382,7 @@ def async_read(w: Warp, cta: Cta, index, clock, agent: int, now: int, site: int,
         clean = False
     bad = unseen(before, clock[0])
     if bad is not None:
-        race(w, cta, index, True, before, bad, "read", "write", agent, site, None)
+        race(w, cta, index, True, before, bad, "read", "write", agent, site, None, clock[0])
         clean = False
     elif unseen(before, clock[1]) is not None:
         hidden = unseen(before, clock[1])
@@ -382,29 +412,83 @@ def _stamp_at(stamps: np.ndarray, bad: np.ndarray) -> tuple[int, int]:
     return value >> AGENT_SHIFT, value & SITE_MASK
 
 
-def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask) -> None:
-    """Report two unordered accesses to shared memory."""
-    machine = w.machine
+def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask, clock=None) -> None:
+    """Report two unordered accesses to shared memory: ``agent`` does ``now`` what meets ``before``.
+
+    ``stamps`` are those of the other access, ``bad`` says which of them the clock has not seen. The
+    report does not depend on which of the two came first in this run: it stands at the access that
+    fails to wait. A write fails to wait where the reader has seen what the word held before it
+    (and so was meant to read that); else the read does.
+    """
     other, other_site = _stamp_at(stamps, bad)
-    agents = w.cluster.agents
-    where = cta.region(_first(index, bad, wide, w.machine.program.grain))
+    shadow = cta.shadow if wide else cta.shadow.flat()
+    if now == before:
+        kind, late, early = "both", (agent, site), (other, other_site)
+        if other_site > site:
+            late, early = early, late
+    elif now == "read":
+        held = np.asarray(shadow.previous[index])[bad]
+        clock = w.clock[0] if clock is None else clock
+        seen = (held >> CLOCK_SHIFT) & CLOCK_MASK <= clock[held >> AGENT_SHIFT]
+        if ((held != 0) & seen).any():
+            kind, late, early = "write", (other, other_site), (agent, site)
+        else:
+            kind, late, early = "read", (agent, site), (other, other_site)
+    else:
+        unwritten = np.asarray(shadow.writer[index])[bad] == 0
+        if unwritten.any():
+            kind, late, early = "read", (other, other_site), (agent, site)
+        else:
+            kind, late, early = "write", (agent, site), (other, other_site)
+    _race(
+        w, cta, _first(index, bad, wide, w.machine.program.grain), int(bad.sum()), kind, late, early
+    )
+
+
+def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) -> None:
+    """The report of :func:`race`: ``late`` must wait for ``early``; each is an agent and a site."""
+    machine, agents = w.machine, w.cluster.agents
+    where = cta.region(offset)
     if w.cluster.size > 1:
         where += f" of CTA rank {cta.rank}"
-    across = agents.rank(agent) != agents.rank(other)
-    verb = {"read": "reads", "write": "writes"}
-    past = {"read": "read", "write": "wrote"}
+    who, site = late
+    whose, other_site = early
     place = machine.program.location(other_site)
+    name, other = agents.name(who), agents.name(whose)
+    fix = ORDER_FIX[kind]
+    if kind == "read":
+        message = f"{name} reads {where} and does not wait for {other}, which writes it ({place})"
+        verb = "the write"
+        if agents.unit_of(whose) in ("barrier", "cp_async"):
+            fix = ORDER_FIX["copy"]
+    elif kind == "write":
+        message = (
+            f"{name} overwrites {where} and does not wait for {other}, which reads it ({place})"
+        )
+        verb = "the read"
+        unit = agents.unit_of(whose)
+        if unit in ("tcgen05", "wgmma"):
+            fix = ORDER_FIX["engine"]
+        elif unit in ("bulk_read", "bulk"):
+            fix = ORDER_FIX["store"]
+    else:
+        message = f"{name} and {other} ({place}) both write {where}, and nothing orders the two"
+        verb = "the other write"
+    if agents.rank(who) != agents.rank(whose):
+        fix = CLUSTER_FIX
+    if kind == "read":
+        machine.raced.add(site)
     machine.report(
         "race-smem",
         w,
-        f"{agents.name(agent)} {verb[now]} {where}, which {agents.name(other)} {past[before]} "
-        f"at {place}, and nothing orders the two",
-        memory=f"{where}, {int(bad.sum())} word{'s' * (int(bad.sum()) != 1)} in all",
-        threads=w.threads(mask),
-        fix=CLUSTER_FIX if across else ORDER_FIX,
+        message,
+        memory=f"{where}, {words} word{'s' * (words != 1)} in all",
+        threads=f"{name} and {other}, CTA {cta.label()}",
+        fix=fix,
         site=site,
-        related=[(f"the {before}", place)],
-        key=(now, before),
+        related=[(verb, place)],
+        hints=lambda: w.cluster.early_waits(who, whose),
+        fault=frozenset((site, other_site)),
     )
 
 
@@ -427,8 +511,13 @@ def proxy(w, cta, index, stamps, bad, what: str, site: int) -> None:
 
 
 def uninitialised(w, cta, index, wide, bad, what: str, mask, site: int | None = None) -> None:
-    """Report a read of shared memory that nothing has written."""
+    """Report a read of shared memory that nothing has written.
+
+    Where a write that the read should have waited for comes later, the report becomes that race.
+    """
     where = cta.region(_first(index, bad, wide, w.machine.program.grain))
+    site = w.s if site is None else site
+    shadow = cta.shadow if wide else cta.shadow.flat()
     w.machine.report(
         "uninitialised-read",
         w,
@@ -437,4 +526,7 @@ def uninitialised(w, cta, index, wide, bad, what: str, mask, site: int | None = 
         threads=w.threads(mask),
         fix="write it first, and order the write before this read",
         site=site,
+        unless=lambda: (
+            site in w.machine.raced and bool(np.asarray(shadow.writer[index])[bad].all())
+        ),
     )

@@ -43,6 +43,12 @@ class MBarrier:
         self.arrivals: dict[tuple[str, int], int] = {}  # who has ever arrived, and where
         self.flying: dict[int, int] = {}  # bytes of copies under way, by the phase they belong to
         self.landed = 0  # bytes that have come in this phase
+        self.last = (w.s, "")  # the latest arrival: where, and who
+        self.arrivers: set[int] = set()  # agents that arrive here
+        self.waited: dict[Warp, int] = {}  # completed phases that a warp has waited for
+        #: Who has waited for which phase: its clock then, and where.
+        self.consumed: dict[Warp, tuple[int, int, int]] = {}
+        self.completions: list[tuple[int, str]] = []  # the arrival that completed each phase
 
     def name(self) -> str:
         """The barrier as the author named it."""
@@ -80,6 +86,7 @@ class MBarrier:
             raise Stop
         np.maximum(self.arrived, clock, out=self.arrived)
         self.pending -= count
+        self.last = (site, who)
         self.check()
 
     def expect(self, count: int) -> None:
@@ -118,17 +125,57 @@ class MBarrier:
                 site=self.init_site,
             )
         self.landed = 0
+        if self.cta.machine.checks:
+            self._lapped()
         np.maximum(self.done, self.arrived, out=self.done)
         self.arrived[:] = 0
+        self.completions.append(self.last)
         self.phase += 1
         self.pending = self.count
         waiters, self.waiters = self.waiters, []
         for warp, parity in waiters:
             if (self.phase & 1) != parity:
-                warp.acquire(self.done)
+                self.pass_by(warp)
                 warp.cluster.wake(warp)
             else:
                 self.waiters.append((warp, parity))
+
+    def pass_by(self, w: Warp) -> None:
+        """A warp's wait is over: it has seen what the completed phases published."""
+        w.acquire(self.done)
+        self.waited[w] = self.phase
+        self.consumed[w] = (self.phase - 1, int(w.clock[0, w.agent]), w.s)
+
+    def _lapped(self) -> None:
+        """Check that a phase completes only after all who waited for the last one have seen it.
+
+        A wait names a phase by its parity: once the next phase is complete too, it looks as if the
+        one waited for were still to come.
+        """
+        for warp, (phase, clock, site) in self.consumed.items():
+            if phase == self.phase - 1 and int(self.arrived[0, warp.agent]) < clock:
+                self.report_lapped(warp, phase, self.last, site)
+
+    def report_lapped(self, warp: Warp, phase: int, by: tuple[int, str], site: int) -> None:
+        """Report that the phase after ``phase`` completes before a warp has surely seen it."""
+        machine = warp.machine
+        machine.report(
+            "barrier-lapped",
+            warp,
+            f"{by[1]} completes phase {phase + 1} of {self.name()} without waiting for "
+            f"{warp.name()}, which waits for phase {phase} ({machine.program.location(site)}); "
+            f"once phase {phase + 1} is complete as well, that wait no longer sees that phase "
+            f"{phase} ever was",
+            memory=f"{self.name()}, initialised with {self.count}",
+            fix=(
+                "let one phase have exactly its own arrivals, and let whoever completes the next "
+                "phase wait first (through another barrier) for all who wait for this one"
+            ),
+            site=by[0],
+            related=[("the wait", machine.program.location(site))],
+            fault=self.offset,
+            unless=lambda: self.offset in machine.blamed,  # waits for wrong phases lead to this
+        )
 
     def describe(self, parity: int) -> str:
         """What a warp that waits here waits for, and who could bring it."""
@@ -265,6 +312,7 @@ def mbarrier_arrive(w: Warp, address, count=1, tx=None, mask=None) -> None:
         if tx is not None:
             barrier.expect(int(uniform(w, tx, "a byte count")) * lanes)
         who = w.name() + (f" ({lanes} threads)" if lanes > 1 else "")
+        barrier.arrivers.add(w.agent)
         barrier.arrive(published, count * lanes, w, who, w.s)
 
 
@@ -292,7 +340,7 @@ def mbarrier_test(w: Warp, address, parity, mask=None) -> bool:
     parity = int(uniform(w, parity, "a phase parity")) & 1
     if (barrier.phase & 1) == parity:
         return False
-    w.acquire(barrier.done)
+    barrier.pass_by(w)
     return True
 
 
@@ -302,11 +350,33 @@ def mbarrier_wait(w: Warp, address, parity, mask=None):
     barrier = barrier_at(w, address)
     parity = int(uniform(w, parity, "a phase parity")) & 1
     if (barrier.phase & 1) != parity:
-        w.acquire(barrier.done)
+        if w.checks and _early(w, barrier, parity):
+            w.acquire(barrier.done)
+        else:
+            barrier.pass_by(w)
         return None
     barrier.waiters.append((w, parity))
-    w.waiting = Waiting("mbarrier", barrier, lambda: barrier.describe(parity))
+    seen, site = barrier.waited.get(w, 0), w.s
+
+    def missed() -> None:
+        phase = seen + ((seen ^ parity) & 1)  # the next phase of this parity for this warp
+        if phase + 1 < barrier.phase:
+            barrier.report_lapped(w, phase, barrier.completions[phase + 1], site)
+
+    w.waiting = Waiting("mbarrier", barrier, lambda: barrier.describe(parity), missed)
     return w.waiting
+
+
+def _early(w: Warp, barrier: MBarrier, parity: int) -> bool:
+    """Whether a wait holds nothing back because its phase has been waited for before; noted."""
+    if barrier.waited.get(w, 0) < barrier.phase:
+        return False
+    if barrier.phase:
+        why = f"because phase {barrier.phase - 1} of {barrier.name()} was over and waited for"
+    else:
+        why = f"because parity {parity} stands for the phase before the first of {barrier.name()}"
+    w.state.setdefault("early_waits", {})[w.s, why] = barrier
+    return True
 
 
 # --------------------------------------------------------------- CTA, named and cluster barriers

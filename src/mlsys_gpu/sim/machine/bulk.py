@@ -191,7 +191,7 @@ def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
         "threads' reads of shared memory need no proxy fence before an engine overwrites it; a "
         "barrier between them is enough",
     )
-    cta.shadow.writer[rows] = stamp(agent, phase, w.s)
+    cta.shadow.write(rows, stamp(agent, phase, w.s))
     return phase
 
 
@@ -582,7 +582,7 @@ def cp_async(w: Warp, destination, source, size: int, source_size=None, mask=Non
                     w, cta, index, False, stamps[index], bad, "write", "read", agent, w.s, mask
                 )
             del reader
-        shadow.writer[index] = stamp(agent, copies.clock, w.s)
+        shadow.write(index, stamp(agent, copies.clock, w.s))
     w.machine.count("global_load_bytes", size * lanes.size)
     pipe = Pipe(w.cluster, f"cp.async of {w.name()}")
 

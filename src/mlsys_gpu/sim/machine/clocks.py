@@ -31,8 +31,8 @@ NAMES = {
     "warp": "warp {w}",
     "tmem_load": "tcgen05.ld of warp {w}",
     "tmem_store": "tcgen05.st of warp {w}",
-    "tcgen05": "the tensor core, for warp {w}",
-    "wgmma": "the tensor core, for warpgroup {g}",
+    "tcgen05": "the tensor core (for warp {w})",
+    "wgmma": "the tensor core (for warpgroup {g})",
     "bulk_read": "bulk copies of warp {w}",
     "bulk": "bulk copies of warp {w}",
     "cp_async": "cp.async of warp {w}",
@@ -60,6 +60,20 @@ class Agents:
 
     def barrier(self, cta: int, index: int) -> int:
         return 1 + cta * self.per_cta + self.warps * len(UNITS) + index
+
+    def warp_of(self, agent: int) -> tuple[int, int] | None:
+        """CTA rank and index of the warp that an agent is, or that it works for."""
+        cta, rest = divmod(agent - 1, self.per_cta)
+        if agent == 0 or rest >= self.warps * len(UNITS):
+            return None
+        return cta, rest // len(UNITS)
+
+    def unit_of(self, agent: int) -> str:
+        """Which unit an agent is: one of :data:`UNITS`, ``barrier`` or ``host``."""
+        if agent == 0:
+            return "host"
+        rest = (agent - 1) % self.per_cta
+        return "barrier" if rest >= self.warps * len(UNITS) else UNITS[rest % len(UNITS)]
 
     def name(self, agent: int) -> str:
         """The agent in a reader's words."""

@@ -16,6 +16,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,19 @@ class Stop(Exception):
 class Waiting:
     """What a warp waits for: the reader's words, and the object (a barrier, …) it waits on."""
 
-    __slots__ = ("describe", "kind", "target")
+    __slots__ = ("describe", "kind", "missed", "target")
 
-    def __init__(self, kind: str, target: Any, describe: Callable[[], str]):
+    def __init__(
+        self,
+        kind: str,
+        target: Any,
+        describe: Callable[[], str],
+        missed: Callable[[], None] | None = None,
+    ):
         self.kind = kind
         self.target = target
         self.describe = describe
+        self.missed = missed  # reports that what the warp waits for has come and gone
 
 
 class Pipe:
@@ -227,6 +235,23 @@ class Cluster:
         warp.waiting = None
         self.runnable.append(warp)
 
+    def early_waits(self, waiter: int, other: int) -> list[tuple[str, Location | None]]:
+        """Waits of an agent's warp that held nothing back, at barriers where ``other`` arrives.
+
+        They explain why an access came too early: the wait is there, and asks for a phase that had
+        been over for long.
+        """
+        place = self.agents.warp_of(waiter)
+        if place is None:
+            return []
+        warp = self.ctas[place[0]].warps[place[1]]
+        for (site, why), barrier in warp.state.get("early_waits", {}).items():
+            if other in barrier.arrivers:
+                self.machine.blamed.add(barrier.offset)
+                what = f"the wait that returned at once, {why}"
+                return [(what, self.machine.program.location(site))]
+        return []
+
     def run(self) -> None:
         """Run all warps to their ends, delivering engines' effects as the schedule says."""
         machine = self.machine
@@ -304,6 +329,9 @@ class Cluster:
                 }
             )
         machine.deadlock = {"waiting": waiting}
+        for warp in warps:
+            if warp.waiting is not None and warp.waiting.missed is not None:
+                warp.waiting.missed()
         first = min(warps, key=lambda w: (w.waiting is None or w.waiting.kind != "mbarrier", w.id))
         described = first.waiting.describe() if first.waiting else ""
         short = _short_of_bytes(first)
@@ -316,11 +344,7 @@ class Cluster:
                 first.waiting.kind if first.waiting else "",
                 "make sure that whoever should arrive does so on every path",
             ),
-            related=[
-                (f"{w.name()} waits here", machine.program.location(w.s))
-                for w in warps
-                if w is not first
-            ][:4],
+            related=[*_initialised(first), *_elsewhere(first, warps)],
         )
         raise Stop
 
@@ -334,6 +358,32 @@ DEADLOCK_FIXES = {
     "barrier": "let every thread that the barrier counts reach it, on every path",
     "wgmma": "let all four warps of the warpgroup reach the same wgmma instructions",
     "tcgen05.alloc": "give back tensor memory (tcgen05.dealloc) before asking for more",
+}
+
+#: Where the ISA's text is read in more than one way: each rule's name, and its readings with what
+#: they mean. The first is the one that holds unless :func:`mlsys_gpu.sim.simulate` is told another.
+READINGS = {
+    "wgmma-wait": {
+        "warpgroup": (
+            "a warp's wgmma.wait_group covers the products of its whole warpgroup, as kernels that "
+            "release a stage with one arrival per warpgroup rely on"
+        ),
+        "warp": (
+            "a warp's wgmma.wait_group covers that warp's share of the products alone: the other "
+            "three warps may still read the operands"
+        ),
+    },
+    "tmem-lane-0": {
+        "own": (
+            "a tensor-memory address with lane 0 names the executing warp's own quarter (hardware "
+            "routes it); an address with other lanes must name that quarter"
+        ),
+        "strict": "a tensor-memory address must name the executing warp's own quarter of the lanes",
+    },
+    "tcgen05-ld": {
+        "isa": "registers of a tcgen05.ld may be used only after tcgen05.wait::ld (PTX ISA)",
+        "compiler": "the compiler waits for a tcgen05.ld before its registers are used",
+    },
 }
 
 #: Returned by an operation that has parked the warp itself and found it done at once.
@@ -352,6 +402,30 @@ def _short_of_bytes(warp: Warp) -> bool:
     return barrier.pending == 0 and barrier.tx != 0
 
 
+def _initialised(warp: Warp) -> list[tuple[str, Location | None]]:
+    """Where the mbarrier that a warp waits for was initialised."""
+    if warp.waiting is None or warp.waiting.kind != "mbarrier":
+        return []
+    barrier = warp.waiting.target
+    place = warp.machine.program.location(barrier.init_site)
+    return [(f"initialised with {barrier.count}", place)]
+
+
+def _elsewhere(first: Warp, warps: list[Warp]) -> list[tuple[str, Location | None]]:
+    """The other lines at which warps wait, each with who waits there."""
+    lines: dict[int, list[str]] = {}
+    for warp in warps:
+        if warp.s != first.s:
+            lines.setdefault(warp.s, []).append(warp.name())
+    return [
+        (
+            f"{', '.join(names[:4])}{', …' * (len(names) > 4)} wait{'s' * (len(names) == 1)} here",
+            first.machine.program.location(site),
+        )
+        for site, names in list(lines.items())[:4]
+    ]
+
+
 def _livelock(cluster: Cluster, warp: Warp) -> Stop:
     cluster.machine.report(
         "deadlock",
@@ -366,8 +440,18 @@ def _livelock(cluster: Cluster, warp: Warp) -> Stop:
 class Machine:
     """One launch of a Program on a set of tensors."""
 
-    def __init__(self, program: Program, tensors, schedule: str, seed: int, checks: bool):
+    def __init__(
+        self,
+        program: Program,
+        tensors,
+        schedule: str,
+        seed: int,
+        checks: bool,
+        readings: dict[str, str] | None = None,
+    ):
         self.program = program
+        self._readings = {name: next(iter(known)) for name, known in READINGS.items()}
+        self._readings.update(readings or {})
         self.tensors = tensors
         self.schedule = schedule
         self.seed = seed
@@ -376,6 +460,13 @@ class Machine:
         self.max_spins = 100_000
         self.queue: deque[tuple[int, int, int]] = deque()  # clusters that have not started
         self.findings: dict[tuple, Finding] = {}
+        self.completed = True
+        self.raced: set[int] = set()  # sites of reads that raced with a write
+        self.trace: list[Any] | None = None  # where products are noted, see provenance
+        self._hints: dict[tuple, Callable[[], list[tuple[str, Location | None]]]] = {}
+        self._unless: dict[tuple, list[Callable[[], bool]]] = {}
+        self.blamed: set[int] = set()  # offsets of barriers that are waited for wrongly
+        self.uncommitted: set[int] = set()  # sites of products that were read too early
         self.deadlock: dict[str, Any] | None = None
         self.counters: dict[str, int] = {}
         self.readings: dict[str, str] = {}
@@ -392,10 +483,17 @@ class Machine:
         ]
         self.maps = [tensor_map(record, tensors) for record in program.maps]
 
+    def reading(self, rule: str) -> str:
+        """Which reading of a disputed rule holds; the report says that it was used."""
+        choice = self._readings[rule]
+        self.readings[rule] = f"{choice}: {READINGS[rule][choice]}"
+        return choice
+
     def count(self, name: str, by: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + by
 
-    def run(self) -> None:
+    def run(self, clusters: int | None = None) -> None:
+        """Run all clusters, or the first few."""
         launch = self.program.launch
         gx, gy, gz = launch["grid"]
         cx, cy, cz = launch["cluster"]
@@ -404,12 +502,21 @@ class Machine:
         ]
         if self.rng is not None:
             self.rng.shuffle(origins)
-        self.queue = deque(origins)
+        self.queue = deque(origins[:clusters])
         while self.queue:
             try:
                 Cluster(self, self.queue.popleft()).run()
             except Stop:
-                return
+                self.completed = False
+                break
+        for identity, hints in self._hints.items():
+            known = self.findings.get(identity)
+            if known is not None:
+                extra = tuple((what, place) for what, place in hints() if place is not None)
+                self.findings[identity] = replace(known, related=(*known.related, *extra))
+        for identity, tests in self._unless.items():
+            if all(test() for test in tests):
+                del self.findings[identity]
 
     def cancel(self) -> tuple[int, int, int] | None:
         """Take the next cluster that has not started (cluster launch control), if there is one."""
@@ -428,19 +535,39 @@ class Machine:
         related: list[tuple[str, Location | None]] | None = None,
         severity: str = "error",
         key: Any = None,
+        fault: Any = None,
+        hints: Callable[[], list[tuple[str, Location | None]]] | None = None,
+        unless: Callable[[], bool] | None = None,
     ) -> None:
-        """Record a finding; the same fault at the same places is counted, not repeated."""
+        """Record a finding; the same fault at the same places is counted, not repeated.
+
+        ``fault``: what tells one fault from another where the places do not: the two sites of a
+        race, say, which is one fault whichever of them is found out first.
+        ``hints``: asked at the end of the run for further related places. ``unless``: asked then
+        too; where it holds each time that the fault was seen, another finding says it better.
+        """
         where = site if site is not None else (warp.s if warp else 0)
         places = self.program.locations(where)
         extra = [("called from here", p) for p in places[1:]]
         places_related = tuple(
             (what, place) for what, place in (*(related or ()), *extra) if place is not None
         )
-        identity = (code, where, key, tuple(str(p) for _, p in places_related))
+        identity: tuple = (code, where, key, tuple(str(p) for _, p in places_related))
+        if fault is not None:
+            identity = (code, fault)
         known = self.findings.get(identity)
+        tests = self._unless.get(identity)
+        if unless is not None and (known is None or tests is not None):
+            tests = self._unless.setdefault(identity, [])
+            if len(tests) < 64:
+                tests.append(unless)
+        elif tests is not None:
+            del self._unless[identity]
         if known is not None:
-            self.findings[identity] = Finding(**{**known.__dict__, "count": known.count + 1})
+            self.findings[identity] = replace(known, count=known.count + 1)
             return
+        if hints is not None:
+            self._hints[identity] = hints
         self.findings[identity] = Finding(
             code=code,
             message=message,
@@ -487,12 +614,23 @@ def one_blas_thread() -> contextlib.AbstractContextManager[Any]:
     return threadpool_limits(1, user_api="blas")
 
 
-def execute(program: Program, tensors, schedule: str, seed: int, checks: bool) -> Report:
+def execute(
+    program: Program,
+    tensors,
+    schedule: str,
+    seed: int,
+    checks: bool,
+    readings: dict[str, str] | None = None,
+) -> Report:
     """Run a Program on :class:`memory.Tensor` arguments (in the order of its params)."""
-    machine = Machine(program, tensors, schedule, seed, checks)
+    from mlsys_gpu.sim.machine import provenance
+
+    machine = Machine(program, tensors, schedule, seed, checks, readings)
     with one_blas_thread(), np.errstate(all="ignore"):
         start = time.perf_counter()
         machine.run()
+        if checks and not machine.findings and "mma_instructions" in machine.counters:
+            provenance.examine(machine, program, tensors)
         seconds = time.perf_counter() - start
     return Report(
         kernel=program.name,
@@ -507,6 +645,7 @@ def execute(program: Program, tensors, schedule: str, seed: int, checks: bool) -
         deadlock=machine.deadlock,
         readings=machine.readings,
         seconds=seconds,
+        completed=machine.completed,
     )
 
 

@@ -92,9 +92,15 @@ def instruction(bits: int) -> Instruction:
     formats = {0: "float16", 1: "bfloat16"}
     a, b, d = bits >> 7 & 7, bits >> 10 & 7, bits >> 4 & 3
     if a not in formats or b not in formats:
-        raise DescriptorError(f"operand formats {a} and {b}; kind::f16 has 0 (F16) and 1 (BF16)")
+        raise DescriptorError(
+            f"the instruction descriptor names formats {a} (A) and {b} (B); kind::f16 has 0 (F16) "
+            "and 1 (BF16)"
+        )
     if d != 1:
-        raise DescriptorError(f"accumulator format {d} is not modelled; 1 is F32")
+        raise DescriptorError(
+            f"the instruction descriptor names accumulator format {d}, which is not modelled; 1 is "
+            "F32"
+        )
     return Instruction(
         m=(bits >> 24 & 0x1F) << 4,
         n=(bits >> 17 & 0x3F) << 3,

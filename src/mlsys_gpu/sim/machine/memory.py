@@ -63,6 +63,7 @@ class Tensor(Linear):
         data[: raw.size] = raw
         super().__init__(data)
         self.index = index
+        self.source = raw  # the bytes before the run, shared with the caller
         self.name = name
         self.nbytes = raw.size
         self.itemsize = itemsize
@@ -106,8 +107,15 @@ class Shadow:
     def __init__(self, shape: tuple[int, ...]):
         self.shape = shape
         self.writer = np.zeros(shape, dtype=np.int64)
+        #: The stamps that the last writes replaced: they say which value a reader was meant to get.
+        self.previous = np.zeros(shape, dtype=np.int64)
         self.readers: dict[int, np.ndarray] = {}
         self._flat: Shadow | None = None
+
+    def write(self, index, stamp) -> None:
+        """Record a write."""
+        self.previous[index] = self.writer[index]
+        self.writer[index] = stamp
 
     def flat(self) -> Shadow:
         """The same shadow, indexed by words."""
@@ -115,6 +123,7 @@ class Shadow:
             flat = Shadow.__new__(Shadow)
             flat.shape = (self.writer.size,)
             flat.writer = self.writer.reshape(-1)
+            flat.previous = self.previous.reshape(-1)
             flat.readers = {a: r.reshape(-1) for a, r in self.readers.items()}
             flat._flat = flat
             self._flat = flat
@@ -135,5 +144,6 @@ class Shadow:
     def forget(self, index) -> None:
         """Make words as if nothing had ever touched them (a new allocation)."""
         self.writer[index] = 0
+        self.previous[index] = 0
         for stamps in self.readers.values():
             stamps[index] = 0

@@ -17,7 +17,14 @@ import numpy as np
 
 from mlsys_gpu.sim.machine import access, descriptors, memory
 from mlsys_gpu.sim.machine.barriers import _full, barrier_at, uniform
-from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, SITE_MASK, stamp, unseen
+from mlsys_gpu.sim.machine.clocks import (
+    AGENT_SHIFT,
+    CLOCK_MASK,
+    CLOCK_SHIFT,
+    SITE_MASK,
+    stamp,
+    unseen,
+)
 from mlsys_gpu.sim.machine.core import (
     END_HOOKS,
     EXIT_HOOKS,
@@ -33,13 +40,17 @@ from mlsys_gpu.sim.machine.numerics import POISON, bf16_to_f32
 # ------------------------------------------------------------------------------- operands
 
 
-def decode(cta: Cta, index: np.ndarray, transposed: bool, dtype: str) -> np.ndarray:
-    """An operand as float32 ``[rows, k]``, from the 16-byte rows that hold it."""
+def operand_bits(cta: Cta, index: np.ndarray, transposed: bool) -> np.ndarray:
+    """An operand's bit patterns ``[rows, k]`` (uint16), from the 16-byte rows that hold it."""
     chunks = cta.shared.view(2, 8)[index]  # [rows, chunks, 8], or [rows / 8, k, 8] transposed
     if transposed:
-        bits = chunks.transpose(0, 2, 1).reshape(-1, index.shape[1])
-    else:
-        bits = chunks.reshape(index.shape[0], -1)
+        return chunks.transpose(0, 2, 1).reshape(-1, index.shape[1])
+    return chunks.reshape(index.shape[0], -1)
+
+
+def decode(cta: Cta, index: np.ndarray, transposed: bool, dtype: str) -> np.ndarray:
+    """An operand as float32 ``[rows, k]``, from the 16-byte rows that hold it."""
+    bits = operand_bits(cta, index, transposed)
     if dtype == "bfloat16":
         return bf16_to_f32(bits)
     return bits.view(np.float16).astype(np.float32)
@@ -74,6 +85,25 @@ def _bad_descriptor(w: Warp, error: Exception, site: int) -> Stop:
     return Stop()
 
 
+def _note(w: Warp, site: int, what: str, accumulator, accumulate, ctas, left, right) -> None:
+    """Note a product for :mod:`.provenance`; an operand is its 16-byte rows, major and dtype."""
+    from mlsys_gpu.sim.machine.provenance import Product
+
+    a, b = (
+        np.concatenate([operand_bits(cta, rows, transposed) for cta in ctas])
+        for rows, transposed, _ in (left, right)
+    )
+    rows_a, rows_b = (
+        np.concatenate([rows + (cta.rank << memory.RANK_BITS) for cta in ctas])
+        for rows, _, _ in (left, right)
+    )
+    transposed, dtypes = (left[1], right[1]), (left[2], right[2])
+    assert w.machine.trace is not None
+    w.machine.trace.append(
+        Product(w, site, what, accumulator, accumulate, a, b, (rows_a, rows_b), transposed, dtypes)
+    )
+
+
 # ---------------------------------------------------------------------------- tensor memory
 
 COLUMNS = 512
@@ -87,6 +117,8 @@ class Tmem:
         self.floats = self.data.view(np.float32)
         #: For each column the allocation it belongs to, or 0.
         self.owner = np.zeros(COLUMNS, dtype=np.int32)
+        #: For each column the stamp of the last dealloc.
+        self.freed = np.zeros(COLUMNS, dtype=np.int64)
         self.allocations: dict[int, tuple[int, int, int, int]] = {}
         self.count = 0
         self.permit = True
@@ -94,6 +126,9 @@ class Tmem:
         self.pair_turn = 0  # allocations made as one of a pair
         #: Stamps by 16 lanes and column: the finest division that an MMA's layout makes.
         self.shadow = memory.Shadow((8, COLUMNS if checks else 0))
+        #: Where the last write added to what was there, and where nothing has read it since.
+        self.added = np.zeros(self.shadow.shape, dtype=bool)
+        self.unread = np.zeros(self.shadow.shape, dtype=bool)
 
 
 def tmem_of(cta: Cta) -> Tmem:
@@ -136,6 +171,7 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
     tmem.data[:, start : start + columns] = POISON
     if w.checks:
         tmem.shadow.forget((slice(None), slice(start, start + columns)))
+        tmem.unread[:, start : start + columns] = False
     access.st_shared(w, uniform(w, address, "an address"), start, 4, 1)
     return None
 
@@ -238,8 +274,20 @@ def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> Non
         )
         raise Stop
     if w.checks:
-        _tmem_check(w, w.cta, slice(0, 8), start, columns, w.clock[0], w.s, "tcgen05.dealloc", True)
+        _tmem_check(
+            w,
+            w.cta,
+            slice(0, 8),
+            start,
+            columns,
+            w.clock[0],
+            w.s,
+            "tcgen05.dealloc",
+            w.agent,
+            "free",
+        )
     tmem.owner[start : start + columns] = 0
+    tmem.freed[start : start + columns] = w.now | w.s
     del tmem.allocations[start]
     waiting, tmem.waiting = tmem.waiting, []
     for other in waiting:
@@ -253,12 +301,19 @@ def tcgen05_relinquish(w: Warp, group: int = 1, mask=None) -> None:
     tmem_of(w.cta).permit = False
 
 
-def _tmem_columns(w: Warp, cta: Cta, start: int, count: int, what: str, site: int) -> Tmem:
+def _tmem_columns(
+    w: Warp, cta: Cta, start: int, count: int, what: str, site: int, agent: int, clock: np.ndarray
+) -> Tmem:
     """Tensor memory, once the columns have been found to lie in one live allocation."""
     tmem = tmem_of(cta)
     end = start + count
     owners = tmem.owner[start:end] if start >= 0 and end <= COLUMNS else np.zeros(1, dtype=np.int32)
     if owners.size == 0 or not owners.all():
+        freed = int(tmem.freed[start:end].max()) if 0 <= start < end <= COLUMNS else 0
+        if freed and (freed >> CLOCK_SHIFT) & CLOCK_MASK > clock[freed >> AGENT_SHIFT]:
+            late, early = (freed >> AGENT_SHIFT, freed & SITE_MASK), (agent, site)
+            _tmem_race(w, cta, start, "free", late, early, "tcgen05.dealloc", "uses")
+            raise Stop
         w.machine.report(
             "tmem-lifetime",
             w,
@@ -272,44 +327,114 @@ def _tmem_columns(w: Warp, cta: Cta, start: int, count: int, what: str, site: in
     return tmem
 
 
-def _tmem_check(w, cta, lanes, start, count, clock, site, what: str, writes: bool) -> bool:
-    """Check an access to tensor memory against all before it; returns whether it is in order."""
+COMMIT_FIX = (
+    "wait for an mbarrier that a tcgen05.commit, issued after the MMA by the same thread, arrives "
+    "at; a CTA barrier shows only that the MMA was issued"
+)
+TRANSFER_FIX = "execute tcgen05.wait::ld (or ::st) and then a barrier, before the other's access"
+
+
+def _tmem_check(
+    w, cta, lanes, start, count, clock, site, what: str, agent: int, kind: str, adds: bool = False
+) -> bool:
+    """Check an access to tensor memory against all before it; returns whether it is in order.
+
+    ``kind``: ``read``, ``write`` or ``free``; ``adds``: the write accumulates. As with shared
+    memory the report stands at the access that fails to wait, whichever came first in this run: a
+    read does not wait for a product that it should have contained, unless the product overwrites
+    what the read was meant to get.
+    """
     shadow = tmem_of(cta).shadow
-    machine, agents = w.machine, w.cluster.agents
     box = (lanes, slice(start, start + count))
     before = shadow.writer[box]
-    conflicts = [("wrote", before)]
-    if writes:
-        conflicts += [("reads", stamps[box]) for stamps in shadow.readers.values()]
-    for verb, stamps in conflicts:
-        bad = unseen(stamps, clock)
-        if bad is None:
-            continue
-        first = int(stamps[bad].flat[0])
-        agent, place = first >> AGENT_SHIFT, machine.program.location(first & SITE_MASK)
-        unit = agents.name(agent)
+    bad = unseen(before, clock)
+    if bad is not None:
+        whose, other_site = _other(before, bad)
         column = start + int(np.argwhere(bad)[0][1])
-        is_tensor_core = "tensor core" in unit
-        code = "missing-commit" if is_tensor_core and verb == "wrote" else "race-tmem"
-        fix = (
-            "wait for an mbarrier that a tcgen05.commit, issued after the MMA by the same thread, "
-            "arrives at; a CTA barrier shows only that the MMA was issued"
-            if is_tensor_core
-            else "execute tcgen05.wait::ld (or ::st) and then a barrier, before the other's access"
-        )
-        machine.report(
-            code,
-            w,
-            f"{what} touches tensor-memory column {column}, which {unit} {verb} "
-            f"({place}), and nothing that this thread has waited for says that it is done",
-            memory=f"tensor memory, columns {start}-{start + count - 1}",
-            fix=fix,
-            site=site,
-            related=[("the other access", place)],
-            key=verb,
-        )
+        if kind == "read":
+            held = shadow.previous[box][bad]
+            seen = (held >> CLOCK_SHIFT) & CLOCK_MASK <= clock[held >> AGENT_SHIFT]
+            kept = (held != 0) & seen & ~tmem_of(cta).added[box][bad]
+            if kept.any():
+                _tmem_race(w, cta, column, "write", (whose, other_site), (agent, site), what)
+            else:
+                _tmem_race(w, cta, column, "read", (agent, site), (whose, other_site), what)
+        else:
+            _tmem_race(w, cta, column, kind, (agent, site), (whose, other_site), what)
+        return False
+    if kind == "read":
+        return True
+    for reader, readers in shadow.readers.items():
+        stamps = readers[box]
+        bad = unseen(stamps, clock)
+        if bad is None or reader == agent:
+            continue
+        whose, other_site = _other(stamps, bad)
+        column = start + int(np.argwhere(bad)[0][1])
+        early = kind == "write" and (adds or bool((before[bad] == 0).any()))
+        if early:
+            _tmem_race(w, cta, column, "read", (whose, other_site), (agent, site), what)
+        else:
+            _tmem_race(w, cta, column, kind, (agent, site), (whose, other_site), what, "reads")
         return False
     return True
+
+
+def _other(stamps: np.ndarray, bad: np.ndarray) -> tuple[int, int]:
+    value = int(stamps[bad].flat[0])
+    return value >> AGENT_SHIFT, value & SITE_MASK
+
+
+def _tmem_race(
+    w: Warp, cta: Cta, column: int, kind: str, late, early, what: str, verb: str = "writes"
+) -> None:
+    """Report accesses to tensor memory: ``late`` (agent and site) had to wait for ``early``."""
+    machine, agents = w.machine, w.cluster.agents
+    who, site = late
+    whose, other_site = early
+    place = machine.program.location(other_site)
+    name, other = agents.name(who), agents.name(whose)
+    engine = agents.unit_of(whose) == "tcgen05"
+    if kind == "free" and (other_site in machine.uncommitted):
+        return  # the same products were read too early: that says it already
+    if kind == "read":
+        machine.raced.add(site)
+        if engine:
+            machine.uncommitted.add(other_site)
+        code = "missing-commit" if engine else "race-tmem"
+        message = (
+            f"{name} reads tensor-memory column {column}, which {other} writes ({place}), and "
+        )
+        message += (
+            "has waited for nothing that says that the product is done"
+            if engine
+            else "does not wait for that"
+        )
+    elif kind == "write":
+        code = "race-tmem"
+        verb = "reads" if agents.unit_of(whose) == "tmem_load" else verb
+        message = (
+            f"{name} overwrites tensor-memory column {column} and does not wait for {other}, which "
+            f"{verb} it ({place})"
+        )
+    else:
+        code = "missing-commit" if engine else "race-tmem"
+        message = (
+            f"{what} gives back tensor-memory column {column} and does not wait for {other}, which "
+            f"{verb} it ({place})"
+        )
+    machine.report(
+        code,
+        w,
+        message,
+        memory=f"tensor memory, column {column}",
+        threads=f"{name} and {other}, CTA {cta.label()}",
+        fix=COMMIT_FIX if engine else TRANSFER_FIX,
+        site=site,
+        related=[("the other access", place)],
+        hints=lambda: w.cluster.early_waits(who, whose),
+        fault=frozenset((site, other_site)),
+    )
 
 
 # ----------------------------------------------------------------------------- tcgen05.mma
@@ -375,7 +500,7 @@ def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=N
         if not same or not values[4] or len(pipe.batch) >= 16:
             pipe.flush()
     if w.checks:
-        pipe.seen = w.clock.copy()
+        pipe.seen = w.release()  # the commit publishes it; what this warp does next comes after
     pipe.batch.append((*values, w.s, pipe.seen, pipe.clock, group))
     w.open = pipe
     w.machine.count("mma_instructions")
@@ -387,7 +512,8 @@ def _shape_rule(form: descriptors.Instruction, group: int) -> None:
     step = 8 if form.m == 64 else 16
     if form.m not in rows or not step <= form.n <= 256 or form.n % step:
         raise descriptors.DescriptorError(
-            f"M = {form.m}, N = {form.n}: with cta_group::{group}, M is {rows[0]} or {rows[1]}, "
+            f"the instruction descriptor asks for M = {form.m}, N = {form.n}: with "
+            f"cta_group::{group}, M is {rows[0]} or {rows[1]}, "
             f"and N a multiple of {step} up to 256"
         )
 
@@ -446,13 +572,15 @@ def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
     what = f"tcgen05.mma ({form.m}x{form.n}x{16 * len(batch)})"
     place = Place(form, group, d & 0xFFFF)
     column, columns = place.column, place.columns
+    agent = w.unit["tcgen05"]
     for cta in ctas:
         _out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
         _out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
-        tmem = _tmem_columns(w, cta, column, columns, what, site)
+        known = w.clock[0] if seen is None else seen[0]
+        tmem = _tmem_columns(w, cta, column, columns, what, site, agent, known)
         if not w.checks:
             continue
-        agent = w.unit["tcgen05"]
+        assert seen is not None  # checks are on
         clock = seen.copy()
         clock[:, agent] = clock_value  # one pipe's MMAs are done in order
         now = stamp(agent, clock_value)
@@ -468,13 +596,24 @@ def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
                 fix="let the first product of a tile overwrite: accum=False (enable-input-d false)",
                 site=site,
             )
-        _tmem_check(w, cta, place.lanes, column, columns, clock[0], site, what, True)
-        tmem.shadow.writer[place.box()] = now | site
+        box = place.box()
+        _tmem_check(
+            w, cta, place.lanes, column, columns, clock[0], site, what, agent, "write", accumulate
+        )
+        unread = tmem.unread[box]
+        if not accumulate and unread.any():
+            _discarded(w, int(tmem.shadow.writer[box][unread].flat[0]) & SITE_MASK, what, site)
+        tmem.shadow.write(box, now | site)
+        tmem.added[box] = accumulate
+        tmem.unread[box] = True
 
     def compute() -> None:
-        a = np.concatenate([decode(cta, rows_a, ta, form.a) for cta in ctas])
-        b = np.concatenate([decode(cta, rows_b, tb, form.b) for cta in ctas])
-        product = a @ b.T
+        if w.machine.trace is not None:
+            operands = [(rows_a, ta, form.a), (rows_b, tb, form.b)]
+            _note(w, site, what, (ctas[0].index, column), accumulate, ctas, *operands)
+        a = [decode(cta, rows_a, ta, form.a) for cta in ctas]
+        b = [decode(cta, rows_b, tb, form.b) for cta in ctas]
+        product = a[0] @ b[0].T if group == 1 else np.concatenate(a) @ np.concatenate(b).T
         if form.negate_a != form.negate_b:
             product = -product
         half = form.m // group
@@ -487,6 +626,23 @@ def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
                 target[...] = part
 
     return compute
+
+
+def _discarded(w: Warp, before: int, what: str, site: int) -> None:
+    """Report a product that overwrites another one that nothing has read."""
+    place = w.machine.program.location(before)
+    w.machine.report(
+        "discarded-product",
+        w,
+        f"{what} overwrites a product ({place}) that nothing has read: it is lost",
+        memory="accumulator",
+        fix=(
+            "let every product of a tile but the first add to the accumulator (accum=True, "
+            "scale-d true)"
+        ),
+        site=site,
+        related=[("the lost product", place)],
+    )
 
 
 @op
@@ -515,6 +671,8 @@ def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> N
         published = pipe.seen.copy()
         published[:, w.unit["tcgen05"]] = pipe.clock
         pipe.clock += 1
+    for barrier in barriers:
+        barrier.arrivers.add(w.unit["tcgen05"])
     site, who = w.s, f"tcgen05.commit of {w.name()}"
 
     def arrive() -> None:
@@ -533,6 +691,14 @@ class _Transfers:
     def __init__(self, w: Warp, unit: str):
         self.pipe = Pipe(w.cluster, f"{unit} of {w.name()}")
         self.clock = 1
+        #: Transfers that nothing has waited for: their registers (None for a store) and sites.
+        self.pending: list[tuple[np.ndarray | None, int]] = []
+
+    def waited(self, w: Warp, unit: str) -> None:
+        """All transfers so far are done, as far as this warp's order goes."""
+        self.pending.clear()
+        w.clock[:, w.unit[unit]] = self.clock
+        self.clock += 1
 
 
 def _transfers(w: Warp, unit: str) -> _Transfers:
@@ -546,12 +712,8 @@ def _quarter(w: Warp, address: int, what: str) -> tuple[int, int]:
     """First lane and column of a warp's access; a warp reaches the lanes of its quarter only."""
     lane, column = address >> 16, address & 0xFFFF
     own = 32 * (w.id % 4)
-    w.machine.readings.setdefault(
-        "tmem-lane-0",
-        "an address with lane 0 names the executing warp's own quarter (hardware routes it); an "
-        "address with other lanes must name that quarter",
-    )
-    if lane not in (0, own):
+    strict = w.machine.reading("tmem-lane-0") == "strict"
+    if lane != own and (lane or strict):
         w.machine.report(
             "tmem-lane-quarter",
             w,
@@ -583,14 +745,16 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
     target = registers.view(np.uint32)
     target[...] = POISON
     cta, agent = w.cta, w.unit["tmem_load"]
-    tmem = _tmem_columns(w, cta, column, count, "tcgen05.ld", site)
+    tmem = _tmem_columns(w, cta, column, count, "tcgen05.ld", site, agent, w.clock[0])
     if w.checks:
         lanes = slice(lane // 16, lane // 16 + 2)
         clock = w.clock[0].copy()
         clock[agent] = transfers.clock
         clock[w.unit["tmem_store"]] = _transfers(w, "tmem_store").clock  # same thread: in order
         box = (lanes, slice(column, column + count))
-        if not tmem.shadow.writer[box].all():
+        bad = tmem.shadow.writer[box] == 0
+        if bad.any():
+            shadow = tmem.shadow
             w.machine.report(
                 "uninitialised-read",
                 w,
@@ -598,14 +762,48 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
                 "which nothing has been written",
                 memory=f"tensor memory, lanes {lane}-{lane + 31}",
                 fix="wait for the MMA that writes them",
+                unless=lambda: site in w.machine.raced and bool(shadow.writer[box][bad].all()),
             )
-        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.ld", False)
+        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.ld", agent, "read")
         tmem.shadow.reader(agent)[box] = stamp(agent, transfers.clock, site)
+        tmem.unread[box] = False
 
     def land() -> None:
         target[...] = tmem.data[lane : lane + 32, column : column + count]
 
+    transfers.pending.append((target, site))
     transfers.pipe.submit(land)
+
+
+@op
+def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
+    """Threads read or write registers that a tcgen05.ld may still be filling."""
+    transfers = w.state.get("tmem_load")
+    if transfers is None or not transfers.pending:
+        return
+    site = next(
+        (
+            site
+            for target, site in transfers.pending
+            if target is not None and np.may_share_memory(target, registers)
+        ),
+        None,
+    )
+    if site is None:
+        return
+    if w.machine.reading("tcgen05-ld") == "compiler":
+        return
+    place = w.machine.program.location(site)
+    w.machine.report(
+        "tcgen05-in-flight",
+        w,
+        f"{'writes' if write else 'reads'} registers that the tcgen05.ld at {place} may not have "
+        "filled yet",
+        memory="registers",
+        fix="execute tcgen05.wait::ld between the load and the first use of its registers",
+        related=[("the load", place)],
+    )
+    transfers.waited(w, "tmem_load")  # once is enough
 
 
 @op
@@ -618,27 +816,29 @@ def tcgen05_st(w: Warp, address, values: np.ndarray, shape: str, count: int, mas
     site = w.s
     transfers = _transfers(w, "tmem_store")
     cta, agent = w.cta, w.unit["tmem_store"]
-    tmem = _tmem_columns(w, cta, column, count, "tcgen05.st", site)
+    tmem = _tmem_columns(w, cta, column, count, "tcgen05.st", site, agent, w.clock[0])
     if w.checks:
         lanes = slice(lane // 16, lane // 16 + 2)
         clock = w.clock[0].copy()
         clock[agent] = transfers.clock
         clock[w.unit["tmem_load"]] = _transfers(w, "tmem_load").clock
-        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.st", True)
-        tmem.shadow.writer[lanes, column : column + count] = stamp(agent, transfers.clock, site)
+        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.st", agent, "write")
+        box = (lanes, slice(column, column + count))
+        tmem.shadow.write(box, stamp(agent, transfers.clock, site))
+        tmem.added[box] = False
     data = np.broadcast_to(np.asarray(values), (32, count)).copy().view(np.uint32)
 
     def land() -> None:
         tmem.data[lane : lane + 32, column : column + count] = data
 
+    transfers.pending.append((None, site))
     transfers.pipe.submit(land)
 
 
 def _wait_transfers(w: Warp, unit: str) -> None:
     transfers = _transfers(w, unit)
     transfers.pipe.drain()
-    w.clock[:, w.unit[unit]] = transfers.clock
-    transfers.clock += 1
+    transfers.waited(w, unit)
 
 
 @op
@@ -662,13 +862,14 @@ def _tcgen05_exit(w: Warp) -> None:
         pipe.flush()
     for unit, name in (("tmem_load", "tcgen05.ld"), ("tmem_store", "tcgen05.st")):
         transfers = w.state.get(unit)
-        if transfers is not None and transfers.pipe.entries:
+        if transfers is not None and transfers.pending:
             w.machine.report(
                 "in-flight-at-exit",
                 w,
-                f"exits with {name} that it has not waited for",
+                f"exits without having waited for this {name}",
                 memory="tensor memory",
-                fix=f"execute tcgen05.wait::{name[-2:]} before the registers are used",
+                fix=f"execute tcgen05.wait::{name[-2:]} behind it",
+                site=transfers.pending[0][1],
             )
 
 
@@ -750,7 +951,16 @@ class Warpgroup:
 class WgmmaState:
     """A warp's part: how many instructions it has issued, its groups, and its register hazards."""
 
-    __slots__ = ("completed", "fence_seen", "fenced", "groups", "issued", "pending")
+    __slots__ = (
+        "completed",
+        "fence_seen",
+        "fenced",
+        "groups",
+        "issued",
+        "pending",
+        "touched",
+        "unread",
+    )
 
     def __init__(self) -> None:
         self.issued = 0
@@ -761,6 +971,9 @@ class WgmmaState:
         #: Accumulators that threads have written since the last wgmma.fence.
         self.fenced: set[int] = set()
         self.fence_seen = False
+        #: Accumulators (array id, first register) that nothing has read since the wgmma at a site.
+        self.unread: dict[tuple[int, int], int] = {}
+        self.touched = False  # accumulators in flight were touched, and that is reported
 
 
 def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
@@ -814,8 +1027,11 @@ def wgmma_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
             related=[("the wgmma", place)],
         )
         del state.pending[key]  # once is enough
+        state.touched = True
     if write:
         state.fenced.add(key)
+    for place in [p for p in state.unread if p[0] == key]:
+        del state.unread[place]
     for name in [n for n in group.matrices if n[0] == w.id % 4 and n[1] == key]:
         _store_back(group, name)
     for name, (_, views) in list(group.matrices.items()):
@@ -915,6 +1131,9 @@ def wgmma_mma(
                 fix="execute wgmma.fence between the writes and the first wgmma that uses them",
             )
             state.fenced.discard(key)
+        if not accumulate and (key, first) in state.unread:
+            _discarded(w, state.unread[key, first], f"wgmma (64x{n}x16)", w.s)
+        state.unread[key, first] = w.s
         product.clock = (
             w.clock.copy() if product.clock is None else np.minimum(product.clock, w.clock)
         )
@@ -976,14 +1195,10 @@ def wgmma_wait(w: Warp, count: int, mask=None):
 
 def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
     """A warp has waited for the products below ``upto``: their effects are its own now."""
-    w.machine.readings.setdefault(
-        "wgmma-wait",
-        "a warp's wgmma.wait_group covers the whole warpgroup's products, as kernels that release "
-        "a stage with one arrival per warpgroup rely on",
-    )
     _run_products(group, upto)
     state.completed = max(state.completed, upto)
-    w.clock[:, group.agent] = max(int(w.clock[0, group.agent]), upto)
+    agent = w.unit["wgmma"] if w.machine.reading("wgmma-wait") == "warp" else group.agent
+    w.clock[:, agent] = max(int(w.clock[0, agent]), upto)
     for key in [k for k, last in state.pending.items() if last < upto]:
         del state.pending[key]
     finished = min(x.state["wgmma"].completed if "wgmma" in x.state else 0 for x in group.warps)
@@ -1054,12 +1269,24 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
         last = chain[-1][0] + 1
         assert head.clock is not None
         clock = head.clock.copy()
-        clock[:, group.agent] = last
-        now = stamp(group.agent, last)
-        access.async_read(w, cta, rows_a, clock, group.agent, now, site, f"operand A of {what}")
-        access.async_read(w, cta, rows_b, clock, group.agent, now, site, f"operand B of {what}")
+        parts = [(group.agent, rows_a)]
+        if w.machine.reading("wgmma-wait") == "warp":  # each warp multiplies its own 16 rows
+            rows = rows_a.shape[0] // 4
+            parts = [
+                (x.unit["wgmma"], rows_a[rows * i : rows * (i + 1)])
+                for i, x in enumerate(group.warps)
+            ]
+        for agent, part in parts:
+            clock[:, agent] = last
+            now = stamp(agent, last)
+            access.async_read(w, cta, part, clock, agent, now, site, f"operand A of {what}")
+            access.async_read(w, cta, rows_b, clock, agent, now, site, f"operand B of {what}")
 
     def compute() -> None:
+        if w.machine.trace is not None:
+            place = (cta.index, group.first, name)
+            operands = [(rows_a, ta, head.dtype), (rows_b, tb, head.dtype)]
+            _note(w, site, what, place, head.accumulate, [cta], *operands)
         product = decode(cta, rows_a, ta, head.dtype) @ decode(cta, rows_b, tb, head.dtype).T
         if head.sign < 0:
             product = -product
@@ -1097,7 +1324,7 @@ def _overlap(group: Warpgroup, name: tuple, product: Product) -> bool:
 
 def _wgmma_exit(w: Warp) -> None:
     state = w.state.get("wgmma")
-    if state is not None and state.completed < state.issued:
+    if state is not None and state.completed < state.issued and not state.touched:
         w.machine.report(
             "in-flight-at-exit",
             w,
