@@ -174,7 +174,7 @@ def cta_sync(t: Any, call: Any) -> None:
 
 @row("cuda.warp_sync")
 def warp_sync(t: Any, call: Any) -> None:
-    return
+    t.emit("warp_sync(w)")
 
 
 @row("cuda.warpgroup_sync")
@@ -381,7 +381,7 @@ def ld(t: Any, call: Any) -> None:
     if size == 16:  # a 128-bit register: an integer, the same for all lanes
         if not where.uniform or lanes > 1:
             raise t.refuse("128-bit loads whose addresses differ between lanes")
-        wide = Value(f"wide(ld_{space}(w, {where.code}, 8, 2))", "uint128")
+        wide = Value(f"wide(ld_{space}(w, {where.code}, 8, 2{t.mask(where)}))", "uint128")
         buffer = t.buffer_of(targets[0].source)
         t.store_register(buffer, targets[0].indices[0], wide)
         return

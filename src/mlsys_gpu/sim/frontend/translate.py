@@ -899,9 +899,9 @@ class Translator:
             (self.slice.stores if store else self.slice.loads).add(space)
 
     def mask(self, where: Value | None = None) -> str:
-        """The mask argument of an operation."""
+        """The mask argument of an operation; of a memory access also the one lane that makes it."""
         if self.context.lane is not None:
-            return ""
+            return "" if where is None else f", lane={self.context.lane}"
         if self.context.mask is not None:
             return f", mask={self.context.mask}"
         return ""

@@ -135,7 +135,7 @@ def _span(w: Warp, address, width: int, mask, what: str):
 
 
 @op
-def ld_global(w: Warp, address, size: int, lanes: int, mask=None):
+def ld_global(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     """Load ``lanes`` elements of ``size`` bytes from global memory."""
     width = size * lanes
     if mask is not None and isinstance(address, np.ndarray):
@@ -154,7 +154,7 @@ def _count_loads(w: Warp, width: int, threads: int) -> None:
 
 
 @op
-def st_global(w: Warp, address, value, size: int, lanes: int, mask=None) -> None:
+def st_global(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store ``lanes`` elements of ``size`` bytes to global memory."""
     width = size * lanes
     if mask is not None:
@@ -233,7 +233,7 @@ def _counted(w: Warp, cta: Cta, what: str) -> str:
 
 
 @op
-def ld_shared(w: Warp, address, size: int, lanes: int, mask=None):
+def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     """Load ``lanes`` elements of ``size`` bytes from shared memory (32-bit shared addresses)."""
     width = size * lanes
     full = None
@@ -248,6 +248,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None):
             cta,
             offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain),
             wide,
+            lanes_of(offsets, mask, lane),
             mask,
         )
     value = cta.shared.view(size, lanes)[offsets // width]
@@ -255,7 +256,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None):
 
 
 @op
-def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None) -> None:
+def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store ``lanes`` elements of ``size`` bytes to shared memory (32-bit shared addresses)."""
     width = size * lanes
     if mask is not None:
@@ -273,6 +274,7 @@ def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None) -> None
             cta,
             offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain),
             wide,
+            lanes_of(offsets, mask, lane),
             mask,
         )
     cta.shared.view(size, lanes)[offsets // width] = value
@@ -280,20 +282,20 @@ def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None) -> None
 
 
 @op
-def ld_generic(w: Warp, address, size: int, lanes: int, mask=None):
+def ld_generic(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     """Load through a generic address: its space decides."""
     first = int(address.flat[0]) if isinstance(address, np.ndarray) else address
     if first >> memory.SPACE_BITS == memory.SHARED_SPACE:
-        return ld_shared(w, address - memory.SHARED_TAG, size, lanes, mask)
+        return ld_shared(w, address - memory.SHARED_TAG, size, lanes, mask, lane)
     return ld_global(w, address, size, lanes, mask)
 
 
 @op
-def st_generic(w: Warp, address, value, size: int, lanes: int, mask=None) -> None:
+def st_generic(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store through a generic address: its space decides."""
     first = int(address.flat[0]) if isinstance(address, np.ndarray) else address
     if first >> memory.SPACE_BITS == memory.SHARED_SPACE:
-        st_shared(w, address - memory.SHARED_TAG, value, size, lanes, mask)
+        st_shared(w, address - memory.SHARED_TAG, value, size, lanes, mask, lane)
     else:
         st_global(w, address, value, size, lanes, mask)
 
@@ -337,8 +339,38 @@ def words_of(offsets, width: int, grain: int):
 # ---------------------------------------------------------------------------- happens-before
 
 
-def generic_read(w: Warp, cta: Cta, index, wide: bool, mask=None) -> None:
-    """Check and record a read of shared memory by threads of a warp."""
+#: Lanes that are no single lane: all of the warp's (an address that all share), or several.
+ALL_LANES, SEVERAL = -2, -3
+
+
+def lanes_of(offsets, mask, lane):
+    """Which lane makes each access, shaped to meet the words that the accesses touch."""
+    if lane is not None:
+        return np.int8(lane)
+    if not isinstance(offsets, np.ndarray) or offsets.shape[0] == 1:
+        return np.int8(ALL_LANES)
+    numbers = np.arange(32) if mask is None else np.flatnonzero(mask)
+    return numbers.astype(np.int8).reshape(-1, *[1] * (offsets.ndim - 1))
+
+
+def _meet(lanes, words: np.ndarray):
+    """Lanes with the axes of the words they touch."""
+    extra = words.ndim - np.ndim(lanes)
+    return lanes if np.ndim(lanes) == 0 else lanes.reshape(*lanes.shape, *[1] * extra)
+
+
+def same_warp(w, cta, index, wide, stamps, lanes, own, kinds: tuple[str, str], mask) -> None:
+    """Check against other lanes of the warp: since its last barrier they do not run in step."""
+    recent = stamps >> CLOCK_SHIFT == w.now >> CLOCK_SHIFT
+    if not recent.any():
+        return
+    bad = recent & (lanes != own)
+    if bad.any():
+        lane_race(w, cta, index, wide, stamps, lanes, bad, kinds, mask)
+
+
+def generic_read(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None:
+    """Check and record a read of shared memory by threads of a warp (lane numbers ``lanes``)."""
     shadow = cta.shadow
     own = shadow.reader(w.agent)
     if not wide:
@@ -350,23 +382,74 @@ def generic_read(w: Warp, cta: Cta, index, wide: bool, mask=None) -> None:
     bad = unseen(before, w.clock[0])
     if bad is not None:
         race(w, cta, index, wide, before, bad, "read", "write", w.agent, w.s, mask)
+    lanes = _meet(lanes, before)
+    same_warp(
+        w, cta, index, wide, before, shadow.writer_lane[index], lanes, ("reads", "write"), mask
+    )
+    again = np.asarray(own[index]) >> CLOCK_SHIFT == w.now >> CLOCK_SHIFT
+    if again.any():
+        held = shadow.reader_lane[index]
+        lanes = np.where(again & (held != lanes), np.int8(SEVERAL), lanes)
+    shadow.reader_lane[index] = lanes
     own[index] = w.now | w.s
 
 
-def generic_write(w: Warp, cta: Cta, index, wide: bool, mask=None) -> None:
-    """Check and record a write of shared memory by threads of a warp."""
+def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None:
+    """Check and record a write of shared memory by threads of a warp (lane numbers ``lanes``)."""
     shadow = cta.shadow if wide else cta.shadow.flat()
     before = np.asarray(shadow.writer[index])
     bad = unseen(before, w.clock[0])
     if bad is not None:
         race(w, cta, index, wide, before, bad, "write", "write", w.agent, w.s, mask)
+    lanes = _meet(lanes, before)
+    same_warp(
+        w, cta, index, wide, before, shadow.writer_lane[index], lanes, ("writes", "write"), mask
+    )
     for agent, stamps in shadow.readers.items():
+        read = np.asarray(stamps[index])
         if agent != w.agent:
-            read = np.asarray(stamps[index])
             bad = unseen(read, w.clock[0])
             if bad is not None:
                 race(w, cta, index, wide, read, bad, "write", "read", w.agent, w.s, mask)
+        else:
+            same_warp(
+                w,
+                cta,
+                index,
+                wide,
+                read,
+                shadow.reader_lane[index],
+                lanes,
+                ("writes", "read"),
+                mask,
+            )
+    shadow.writer_lane[index] = lanes
     shadow.write(index, w.now | w.s)
+
+
+def lane_race(w, cta, index, wide, stamps, lanes, bad, kinds: tuple[str, str], mask) -> None:
+    """Report two lanes of one warp that touch a word with nothing between them."""
+    verb, before = kinds
+    where = cta.region(_first(index, bad, wide, w.machine.program.grain))
+    value = int(stamps[bad].flat[0])
+    other = int(np.broadcast_to(lanes, bad.shape)[bad].flat[0])
+    who = f"lane {other}" if other >= 0 else "other lanes"
+    place = w.machine.program.location(value & SITE_MASK)
+    past = {"write": "wrote", "read": "read"}[before]
+    w.machine.report(
+        "race-smem",
+        w,
+        f"a lane of warp {w.id} {verb} {where}, which {who} of the same warp {past} at {place}; "
+        "the lanes of a warp do not run in step, and nothing orders the two",
+        memory=where,
+        threads=w.threads(mask),
+        fix=(
+            "put T.cuda.warp_sync() (or a wider barrier) between the two; without it the compiler "
+            "may exchange them, too"
+        ),
+        related=[(f"the {before}", place)],
+        key=("lanes", verb, before),
+    )
 
 
 def async_read(w: Warp, cta: Cta, index, clock, agent: int, now: int, site: int, what: str) -> bool:

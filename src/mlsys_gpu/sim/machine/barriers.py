@@ -529,7 +529,8 @@ def _named(w: Warp, barrier: int, threads) -> Rendezvous:
 
 @op
 def warp_sync(w: Warp, mask=None) -> None:
-    """``__syncwarp``: orders the lanes of a warp, which run in step here."""
+    """``__syncwarp``: orders the lanes of a warp; what each does from now on is a new moment."""
+    w.tick()
 
 
 @op

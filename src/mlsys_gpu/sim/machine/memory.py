@@ -110,6 +110,9 @@ class Shadow:
         #: The stamps that the last writes replaced: they say which value a reader was meant to get.
         self.previous = np.zeros(shape, dtype=np.int64)
         self.readers: dict[int, np.ndarray] = {}
+        #: Lanes of the last writer and reader, for threads' accesses (see access.same_warp).
+        self.writer_lane = np.full(shape, -2, dtype=np.int8)
+        self.reader_lane = np.full(shape, -2, dtype=np.int8)
         self._flat: Shadow | None = None
 
     def write(self, index, stamp) -> None:
@@ -123,6 +126,8 @@ class Shadow:
             flat = Shadow.__new__(Shadow)
             flat.shape = (self.writer.size,)
             flat.writer = self.writer.reshape(-1)
+            flat.writer_lane = self.writer_lane.reshape(-1)
+            flat.reader_lane = self.reader_lane.reshape(-1)
             flat.previous = self.previous.reshape(-1)
             flat.readers = {a: r.reshape(-1) for a, r in self.readers.items()}
             flat._flat = flat
