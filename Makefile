@@ -72,7 +72,7 @@ notebooks: $(VENV)/.ready  ## .ipynb copies of the chapters, in notebooks/
 	  fi; done
 
 lint: $(VENV)/.ready-dev  ## format, lint and types
-	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check . && $(VENV)/bin/pyright
+	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check . && $(VENV)/bin/basedpyright
 
 clean:  ## remove what was built; the virtual environment stays
 	rm -rf book/_build notebooks .pytest_cache .ruff_cache
