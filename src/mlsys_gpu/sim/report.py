@@ -34,6 +34,7 @@ CODES = {
     "tmem-lifetime": "tensor memory used outside its allocation, or never given back",
     "tmem-lane-quarter": "a warp addressed tensor-memory lanes of another warp's quarter",
     "divergent-collective": "a warp-wide instruction was reached by a part of the warp",
+    "cluster-exit": "a CTA may end while another still uses its shared memory",
     "clc-protocol": "cluster launch control used against its protocol",
     "descriptor": "a matrix or instruction descriptor that the instruction cannot take",
     "wrong-operand": "the tensor core multiplied elements that do not belong together",
@@ -199,7 +200,8 @@ class Report:
             f"<p><strong>{html.escape(badge)}</strong> — {html.escape(head)}</p>",
         ]
         for finding in self.findings:
-            parts.append(f"<pre>{html.escape(str(finding))}</pre>")
+            text = html.escape(str(finding))
+            parts.append(f'<pre style="white-space: pre-wrap">{text}</pre>')
         if self.deadlock:
             rows = "".join(
                 f"<li>{html.escape(entry['text'])}</li>" for entry in self.deadlock["waiting"]

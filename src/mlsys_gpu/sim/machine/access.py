@@ -18,7 +18,7 @@ from mlsys_gpu.sim.machine.clocks import (
     SITE_MASK,
     unseen,
 )
-from mlsys_gpu.sim.machine.core import Cta, Stop, Warp, op
+from mlsys_gpu.sim.machine.core import END_HOOKS, Cta, Stop, Warp, op
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -242,6 +242,8 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     cta, offsets = _shared(w, address, width, mask, "load")
     w.machine.count(_counted(w, cta, "load"), width * np.size(offsets))
     if w.checks:
+        if cta is not w.cta:
+            cta.remote[w.agent] = w.now | w.s
         wide = width == 16
         generic_read(
             w,
@@ -268,6 +270,8 @@ def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None, lane=No
     cta, offsets = _shared(w, address, width, mask, "store")
     w.machine.count(_counted(w, cta, "store"), width * np.size(offsets))
     if w.checks:
+        if cta is not w.cta:
+            cta.remote[w.agent] = w.now | w.s
         wide = width == 16
         generic_write(
             w,
@@ -613,3 +617,29 @@ def uninitialised(w, cta, index, wide, bad, what: str, mask, site: int | None = 
             site in w.machine.raced and bool(np.asarray(shadow.writer[index])[bad].all())
         ),
     )
+
+
+def _peers_done(cta: Cta) -> None:
+    """A CTA must not end before its peers' accesses to its shared memory have been made."""
+    if not cta.remote:
+        return
+    ended = np.max([w.clock[0] for w in cta.warps], axis=0)
+    for agent, value in cta.remote.items():
+        if (value >> CLOCK_SHIFT) & CLOCK_MASK <= int(ended[agent]):
+            continue
+        cta.machine.report(
+            "cluster-exit",
+            None,
+            f"{cta.cluster.agents.name(agent)} accesses the shared memory of CTA rank {cta.rank}, "
+            "and nothing keeps that CTA from ending before",
+            memory=f"shared memory of CTA rank {cta.rank}",
+            threads=cta.cluster.agents.name(agent),
+            fix=(
+                "end the kernel with a cluster barrier (T.cuda.cluster_sync()) behind the last "
+                "access to another CTA's shared memory"
+            ),
+            site=value & SITE_MASK,
+        )
+
+
+END_HOOKS.append(_peers_done)

@@ -185,6 +185,7 @@ class Cta:
         self.shadow = memory.Shadow(
             (size // 16 if self.machine.checks else 0, 16 // self.machine.program.grain)
         )
+        self.remote: dict[int, int] = {}  # last access by each agent of another CTA
         self.version = 0  # counts writes to shared memory, for caches of decoded tiles
         self.barriers: dict[int, Any] = {}  # mbarriers by offset
         self.named: dict[int, Any] = {}  # named barriers by id
