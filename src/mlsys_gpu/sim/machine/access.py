@@ -544,13 +544,13 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
     name, other = agents.name(who), agents.name(whose)
     fix = ORDER_FIX[kind]
     if kind == "read":
-        message = f"{name} reads {where} and does not wait for {other}, which writes it ({place})"
+        message = f"{name} reads {where} and does not wait for {other}, which writes it ({place}): "
         verb = "the write"
         if agents.unit_of(whose) in ("barrier", "cp_async"):
             fix = ORDER_FIX["copy"]
     elif kind == "write":
         message = (
-            f"{name} overwrites {where} and does not wait for {other}, which reads it ({place})"
+            f"{name} overwrites {where} and does not wait for {other}, which reads it ({place}): "
         )
         verb = "the read"
         unit = agents.unit_of(whose)
@@ -559,7 +559,7 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
         elif unit in ("bulk_read", "bulk"):
             fix = ORDER_FIX["store"]
     else:
-        message = f"{name} and {other} ({place}) both write {where}, and nothing orders the two"
+        message = f"{name} and {other} ({place}) both write {where}: "
         verb = "the other write"
     if agents.rank(who) != agents.rank(whose):
         fix = CLUSTER_FIX
@@ -568,7 +568,7 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
     machine.report(
         "race-smem",
         w,
-        message,
+        message + "nothing orders the two",
         memory=f"{where}, {words} word{'s' * (words != 1)} in all",
         threads=f"{name} and {other}, CTA {cta.label()}",
         fix=fix,
