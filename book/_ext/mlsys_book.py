@@ -314,7 +314,7 @@ def _time(row: dict[str, Any]) -> str:
     unit, scale = ("µs", 1000.0) if row["ms"] < 0.1 else ("ms", 1.0)
     text = f"{row['ms'] * scale:.3g} {unit}"
     if "ms_p20" in row:
-        text += f" ({row['ms_p20'] * scale:.3g}–{row['ms_p80'] * scale:.3g})"
+        text += f"<br>({row['ms_p20'] * scale:.3g}–{row['ms_p80'] * scale:.3g})"
     return text
 
 
@@ -326,8 +326,9 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     columns: list[Column] = [
         ("kernel", lambda row: f"<code>{html.escape(row['kernel'])}</code>"),
         ("shape", lambda row: html.escape(_shape(row))),
-        ("dtype", lambda row: html.escape(row.get("dtype", ""))),
     ]
+    if len({row.get("dtype") for row in rows}) > 1:
+        columns.append(("dtype", lambda row: html.escape(row.get("dtype", ""))))
     if any("ms" in row for row in rows):
         columns += [
             ("time (p20–p80)", _time),
@@ -355,7 +356,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
 
 
 _STATES = {
-    "current": "as measured",
+    "current": "unchanged since",
     "stale": '<span class="mg-badge mg-badge-stale" title="the kernel\'s file has changed since '
     'this was measured">stale</span>',
     "unknown": "not recorded",
@@ -389,7 +390,10 @@ def chosen_rows(
 
 def recorded_html(data: dict[str, Any], rows: list[dict[str, Any]], source: str) -> str:
     """Table of rows of a result file with provenance and staleness, as HTML."""
-    columns = [*_columns(rows), ("source", lambda row: _STATES[source_state(row)])]
+    columns = _columns(rows)
+    states = {source_state(row) for row in rows}
+    if states != {"current"}:
+        columns.append(("source", lambda row: _STATES[source_state(row)]))
     header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name, _ in columns)
     body = "".join(
         f'<tr class="mg-{source_state(row)}">'
@@ -404,7 +408,9 @@ def recorded_html(data: dict[str, Any], rows: list[dict[str, Any]], source: str)
         for k, v in provenance.items()
     )
     gpu = provenance.get("gpu", {}).get("name", source)
-    note = ", ".join(filter(None, [gpu, str(provenance.get("date", ""))[:10]]))
+    dtypes = {row["dtype"] for row in rows if "dtype" in row}
+    day = str(provenance.get("date", ""))[:10]
+    note = ", ".join(filter(None, [gpu, day, *(dtypes if len(dtypes) == 1 else ())]))
     return (
         f'<div class="mg-recorded">{figures.badge_html("recorded", note)}'
         f'<div class="mg-scroll" tabindex="0" role="group" aria-label="Results, {source}">'

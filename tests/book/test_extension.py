@@ -112,10 +112,11 @@ def result(ext):
 
 def test_recorded_rows_show_spread_ratios_and_provenance(ext, result):
     text = ext.recorded_html(result, result["rows"], "h200/gemm")
-    for part in ("2 ms (1.98–2.05)", "68.7", "0.52", "× cuBLAS", "<td>0.1</td>", "<td>0.25</td>",
-                 "H200", "2026-11-30", "as measured"):  # fmt: skip
+    for part in ("2 ms<br>(1.98–2.05)", "68.7", "0.52", "× cuBLAS", "<td>0.1</td>", "<td>0.25</td>",
+                 "H200", "2026-11-30", "float16"):  # fmt: skip
         assert part in text
     assert "stale" not in text
+    assert "dtype" not in text  # one dtype: it stands beside the GPU, not in a column
 
 
 def test_a_row_whose_source_changed_is_marked_stale(ext, result):
