@@ -53,9 +53,12 @@ def book() -> Path:
     return HTML
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Chromium of the distribution, driven over the DevTools protocol."""
+    """Chromium of the distribution, driven over the DevTools protocol.
+
+    It closes with its module: tests of the grader, which come later, end processes.
+    """
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(
         filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None
