@@ -65,6 +65,25 @@ def statements(stmt: Any):
             yield from statements(child)
 
 
+def may_overflow(expr: Any) -> bool:
+    """Whether an int32 expression multiplies or shifts by much: a hash rather than an index."""
+    kind = type(expr).__name__
+    if kind == "Mul":
+        sizes = [abs(int(x.value)) for x in (expr.a, expr.b) if type(x).__name__ == "IntImm"]
+        if not sizes or max(sizes) >= 1 << 16:
+            return True
+    if kind == "LShift" and type(expr.b).__name__ != "IntImm":
+        return True
+    return any(may_overflow(child) for child in children(expr))
+
+
+def loads(expr: Any) -> bool:
+    """Whether an expression loads from a buffer, or calls something that may."""
+    if type(expr).__name__ in ("TensorLoad", "Call"):
+        return True
+    return any(loads(child) for child in children(expr))
+
+
 def calls(stmt: Any):
     """All calls in the expressions of ``stmt`` and below."""
     for one in statements(stmt):

@@ -82,8 +82,22 @@ def _scalar_bits(t: Any, value: Value, dtype: str) -> Value:
 
 @row("if_then_else", vectorizable=True)
 def if_then_else(t: Any, call: Any) -> Value:
-    condition, yes, no = (t.expr(a) for a in call.args)
-    return t.choose(condition, yes, no, str(call.ty))
+    return t.choice(*call.args, str(call.ty))
+
+
+@row("break_loop")
+def break_loop(t: Any, call: Any) -> None:
+    t.leave("break")
+
+
+@row("continue_loop")
+def continue_loop(t: Any, call: Any) -> None:
+    t.leave("continue")
+
+
+@row("thread_return")
+def thread_return(t: Any, call: Any) -> None:
+    t.leave("return")
 
 
 _SHUFFLE_MODES = {"_up": "up", "_down": "down", "_xor": "bfly"}

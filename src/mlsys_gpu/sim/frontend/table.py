@@ -29,12 +29,17 @@ INLINE: dict[str, Row] = {}
 
 
 def row(*names: str, result: str = "args", vectorizable: bool = False) -> Callable[..., Any]:
-    """Register a function for operations, named as in the lowered IR without ``tirx.``."""
+    """Register a function for operations, named as in the lowered IR without ``tirx.``.
+
+    TVM's own mathematics stands under ``prim.`` there: each such name is registered both ways.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         family = function.__module__.rsplit(".", 1)[-1]
         for name in names:
             ROWS["tirx." + name] = Row(function, result, vectorizable, family)
+            if "." not in name:
+                ROWS["prim." + name] = ROWS["tirx." + name]
         return function
 
     return register

@@ -92,6 +92,9 @@ class Translator:
         self.emit("wid = w.id")
         self.emit("SB = w.base + 1024")  # dynamic shared memory, behind the system's kilobyte
         self.emit("GB = SB + (1 << 40)")
+        if self.lowered.launch.threads % 32:  # the last warp is not full
+            self.emit("m_all = w.present")
+            self.context = Context(mask="m_all")
         for i, param in enumerate(device.params):
             name = self.fresh("p_" + str(param.name))
             self.emit(f"{name} = w.machine.pointers[{i}]")
@@ -272,11 +275,10 @@ class Translator:
         elif root.kind == "list":
             self.emit(f"{root.name} = [0] * {root.size}")
         elif dtype in FLOATS:
-            self.emit(
-                f"{root.name} = {NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})"
-            )
+            code = f"{NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})"
+            self.emit(f"{root.name} = {self.widened(root, code)}")
         else:
-            self.emit(f"{root.name} = 0")
+            self.emit(f"{root.name} = {self.widened(root, '0')}")
 
     def stmt_DeclBuffer(self, stmt: Any) -> None:
         buffer = stmt.buffer
@@ -343,15 +345,20 @@ class Translator:
                     self.stmt(stmt.else_case)
             return
         outer = self.context
-        taken = self.fresh("m")
-        self.emit(f"{taken} = {condition.code}" + (f" & {outer.mask}" if outer.mask else ""))
+        taken, other = self.fresh("m"), ""
+        within = f" & {outer.mask}" if outer.mask else ""
+        if stmt.else_case is not None:  # the first branch may change what the condition reads
+            test, other = self.fresh("c"), self.fresh("m")
+            self.emit(f"{test} = {condition.code}")
+            self.emit(f"{taken} = {test}{within}")
+            self.emit(f"{other} = ~{test}{within}")
+        else:
+            self.emit(f"{taken} = {condition.code}{within}")
         self.emit(f"if {taken}.any():")
         with self.block():
             self.context = Context(mask=taken)
             self.stmt(stmt.then_case)
         if stmt.else_case is not None:
-            other = self.fresh("m")
-            self.emit(f"{other} = ~({condition.code})" + (f" & {outer.mask}" if outer.mask else ""))
             self.emit(f"if {other}.any():")
             with self.block():
                 self.context = Context(mask=other)
@@ -371,7 +378,12 @@ class Translator:
                 tests.insert(0, single.warp)
             if outer.mask:
                 tests.append(f"{outer.mask}[{lane}]")
-        self.emit(f"if {' and '.join(tests) or 'True'}:")
+        test = " and ".join(tests) or "True"
+        if stmt.else_case is not None and tests:  # the branch may change what the condition reads
+            name = self.fresh("c")
+            self.emit(f"{name} = {test}")
+            test = name
+        self.emit(f"if {test}:")
         with self.block():
             self.context = Context(lane=lane, region=_id(stmt))
             self.stmt(stmt.then_case)
@@ -383,7 +395,7 @@ class Translator:
                 if not outer.mask
                 else f"{taken} = {outer.mask}.copy()"
             )
-            self.emit(f"if {' and '.join(tests) or 'True'}: {taken}[{lane}] = False")
+            self.emit(f"if {test}: {taken}[{lane}] = False")
             self.emit(f"if {taken}.any():")
             with self.block():
                 self.context = Context(mask=taken)
@@ -493,16 +505,21 @@ class Translator:
                 for other in ordered[i + 1 :]:
                     if _overlap(one, other, loop.extent):
                         raise NotVectorizable("registers written by several iterations")
-        shared = loop.loads & loop.stores
-        if shared:
-            raise NotVectorizable(f"loads and stores of {shared} memory")
-        for (_, dtype, first, count), value in loop.groups.items():
-            root = self.facts.by_id[_]
-            if _ in loop.inner:
+        both = loop.loads | loop.stores
+        if loop.stores and (loop.loads & loop.stores or (len(both) > 1 and "generic" in both)):
+            raise NotVectorizable("loads and stores of one memory")
+        self.check_groups(loop)
+        for (key, dtype, first, count), value in loop.groups.items():
+            root = self.facts.by_id[key]
+            if key in loop.inner:
                 continue
-            last = f"{value.code}[:, -1]" if value.loop else f"{value.code}[:, 0]"
+            last = value.code
+            if value.loop:
+                last = _rows(f"{last}[:, -1]", count)
+            elif value.lane:
+                last = _rows(f"{last}[:, 0]", count)
             view = self.view(root, dtype)
-            self.emit(f"{view}[:, {first}:{first} + {count}] = {_rows(last, count)}")
+            self.emit(f"{view}[:, {first}:{first} + {count}] = {last}")
         for key, value in loop.temps.items():
             if key in loop.inner:
                 continue
@@ -514,7 +531,28 @@ class Translator:
                 code = f"{code}[0, -1]"
             elif value.lane:
                 code = f"{code}[:, 0]"
+            if not value.lane:
+                code = self.widened(root, code)
+            if self.context.mask is not None and root.kind == "lane":
+                code = f"np.where({self.context.mask}, {code}, {root.name})"
             self.emit(f"{root.name} = {code}")
+
+    def check_groups(self, loop: SliceLoop) -> None:
+        """Refuse loops in which registers that every iteration writes meet others of the array."""
+        groups: dict[int, list[tuple]] = {}
+        for key, dtype, first, count in loop.groups:
+            others = loop.writes.get(key, set()) | loop.reads.get(key, set())
+            if not others and sum(k[0] == key for k in loop.groups) == 1:
+                continue
+            try:
+                size = BYTES[dtype]
+                span = (int(first) * size, count * size, 0)
+            except ValueError:
+                raise NotVectorizable("registers at an offset known only at run time") from None
+            met = [*others, *groups.get(key, [])]
+            if any(_overlap(span, other, loop.extent) for other in met):
+                raise NotVectorizable("a register written by several statements of a loop")
+            groups.setdefault(key, []).append(span)
 
     # ---------------------------------------------------------------------------- registers
 
@@ -571,9 +609,9 @@ class Translator:
                 code = f"column({code})"
             return Value(code, buffer.dtype, lane)
         if root.kind == "list":
-            where = self.expr(index)
             if loop is not None:
                 raise NotVectorizable("a list of scalars")
+            where = self.register_index(buffer, index)
             return Value(f"{root.name}[{where.code}]", buffer.dtype)
         if loop is not None:
             registers = self.registers_of(buffer, [index])
@@ -581,7 +619,7 @@ class Translator:
                 raise NotVectorizable("an index that is no arithmetic progression")
             self.touch_registers(registers, False)
             return self.read_registers(registers, 1)
-        where = self.expr(index)
+        where = self.register_index(buffer, index)
         view = self.view(root, buffer.dtype)
         self.touch(root, False, self._one_register(where, buffer.dtype))
         if where.lane:
@@ -589,6 +627,19 @@ class Translator:
         if self.context.lane is not None:
             return self.integer(Value(f"{view}[{self.context.lane}, {where.code}]", buffer.dtype))
         return self.integer(Value(f"{view}[:, {where.code}]", buffer.dtype, True))
+
+    def register_index(self, buffer: Buffer, index: Any) -> Value:
+        """An index into a local array, checked at run time unless it is a number within."""
+        where, root = self.expr(index), buffer.root
+        assert root is not None
+        size = root.size * BYTES[root.dtype] // BYTES[buffer.dtype]
+        if re.fullmatch(r"\d+", where.code) and int(where.code) < size:
+            return where
+        self.mark()
+        name = self.fresh("i")
+        mask = f", {self.context.mask}" if where.lane and self.context.mask else ""
+        self.emit(f"{name} = register_index(w, {where.code}, {size}, {buffer.name!r}{mask})")
+        return Value(name, where.dtype, where.lane, where.loop)
 
     def integer(self, value: Value) -> Value:
         """Integers narrower than 64 bits are computed as int64 (lanes) or Python ints."""
@@ -611,7 +662,7 @@ class Translator:
     def store_register(self, buffer: Buffer, index: Any, value: Value, source: Any = None) -> None:
         root = buffer.root
         assert root is not None
-        value = self.cast_storage(value, buffer.dtype)
+        value = self.cast_storage(value, buffer.dtype, source)
         loop = self.slice
         if root.kind != "array" and root.size == 1:
             if loop is not None:
@@ -625,12 +676,13 @@ class Translator:
             elif root.kind == "lane" and self.context.mask is not None:
                 self.emit(f"{root.name} = np.where({self.context.mask}, {value.code}, {root.name})")
             else:
-                self.emit(f"{root.name} = {value.code}")
+                code = self.widened(root, value.code) if value.uniform else value.code
+                self.emit(f"{root.name} = {code}")
             return
         if root.kind == "list":
             if loop is not None:
                 raise NotVectorizable("a list of scalars")
-            self.emit(f"{root.name}[{self.expr(index).code}] = {value.code}")
+            self.emit(f"{root.name}[{self.register_index(buffer, index).code}] = {value.code}")
             return
         if loop is not None:
             registers = self.registers_of(buffer, [index])
@@ -639,7 +691,7 @@ class Translator:
             self.touch_registers(registers, True)
             self.write_registers(registers, value)
             return
-        view, where = self.view(root, buffer.dtype), self.expr(index)
+        view, where = self.view(root, buffer.dtype), self.register_index(buffer, index)
         self.touch(root, True, self._one_register(where, buffer.dtype))
         if self.context.lane is not None:
             self.emit(f"{view}[{self.context.lane}, {where.code}] = {value.code}")
@@ -658,11 +710,28 @@ class Translator:
         else:
             self.emit(f"{view}[:, {where.code}] = {value.code}")
 
+    def widened(self, root: Root, code: str) -> str:
+        """A value that all lanes share, as a variable of this kind holds it."""
+        return f'spread({code}, "{root.dtype}")' if root.kind == "lane" else code
+
     def _one_register(self, where: Value, dtype: str) -> tuple[str, str, str] | None:
         return (where.code, f"{where.code} + 1", dtype) if where.uniform else None
 
-    def cast_storage(self, value: Value, dtype: str) -> Value:
-        return value
+    def cast_storage(self, value: Value, dtype: str, source: Any = None) -> Value:
+        """A value as a register of ``dtype`` holds it: integers wrap.
+
+        Where int32 may overflow, C leaves it undefined and the hardware wraps; sums of a few
+        addresses do not overflow, and are left as they are.
+        """
+        if value.dtype == "bool" or dtype in FLOATS or dtype in ("bool", "handle", "uint64"):
+            return value
+        narrow = BYTES.get(dtype, 8) < 4
+        if not narrow and not (source is not None and analysis.may_overflow(source)):
+            return value
+        if re.fullmatch(r"-?\d+", value.code):
+            return value
+        code = f"wrap({value.code}, {8 * BYTES[dtype]}, {dtype.startswith('int')})"
+        return Value(code, value.dtype, value.lane, value.loop)
 
     def registers(self, loads: list[Any]) -> Registers | None:
         """Consecutive registers that a list of subscripts names, or None."""
@@ -779,10 +848,18 @@ class Translator:
             raise NotVectorizable("registers at an offset known only at run time") from None
         return first * size, registers.count * size, registers.step * size
 
+    def within(self, registers: Registers, loop: SliceLoop) -> None:
+        """Leave indices that run past the array to the ordinary loop, which reports them."""
+        first, count, step = self._span(registers)
+        end = first + (loop.extent - 1) * step + count
+        if first < 0 or end > registers.root.size * BYTES[registers.root.dtype]:
+            raise NotVectorizable("registers past the end of their array")
+
     def _slice_code(self, view: str, registers: Registers, loop: SliceLoop) -> str:
         n, g, step, first = loop.extent, registers.count, registers.step, registers.first
         if step < g:
             raise NotVectorizable("registers that overlap between iterations")
+        self.within(registers, loop)
         if g == 1:
             return f"{view}[:, {first}:{first} + {(n - 1) * step + 1}:{step}]"
         if step == g:
@@ -811,12 +888,13 @@ class Translator:
             name = self.fresh("g")
             self.emit(f"{name} = {value.code}")
             key = (_id(root.var), registers.dtype, first, g)
-            loop.groups[key] = Value(name, registers.dtype, True, value.loop)
+            loop.groups[key] = Value(name, registers.dtype, value.lane, value.loop)
             return
         loop.writes.setdefault(_id(root.var), set()).add(self._span(registers))
         n, step = loop.extent, registers.step
         if step < g:
             raise NotVectorizable("registers that overlap between iterations")
+        self.within(registers, loop)
         if g == 1:
             self.emit(f"{view}[:, {first}:{first} + {(n - 1) * step + 1}:{step}] = {value.code}")
         elif step == g:
@@ -893,10 +971,16 @@ class Translator:
         return f"{where.code} - (1 << 40)" if space == "shared" else where.code
 
     def note_memory(self, space: str, store: bool, width: int = 4) -> None:
-        """An access of ``width`` bytes: its space for slices, its width for the shadow."""
+        """An access of ``width`` bytes: its width for the shadow, its space for slices.
+
+        Two stores of a loop into one memory must keep their order: no slice.
+        """
         self.grain = min(self.grain, width)
-        if self.slice is not None:
-            (self.slice.stores if store else self.slice.loads).add(space)
+        if self.slice is None:
+            return
+        if store and self.slice.stores & {space, "generic"}:
+            raise NotVectorizable("several stores")
+        (self.slice.stores if store else self.slice.loads).add(space)
 
     def mask(self, where: Value | None = None) -> str:
         """The mask argument of an operation; of a memory access also the one lane that makes it."""
@@ -1173,8 +1257,45 @@ class Translator:
     def expr_GE(self, expr: Any) -> Value:
         return self.compare(expr, ">=")
 
+    def guarded(self, expr: Any, test: Value, wanted: bool) -> Value:
+        """An expression that counts only for the lanes where ``test`` is ``wanted``.
+
+        C evaluates it for those alone; where it loads, so must we.
+        """
+        if test.uniform or not analysis.loads(expr):
+            return self.expr(expr)
+        if self.slice is not None:
+            raise NotVectorizable("a load that a condition guards")
+        outer = self.context
+        mask = self.fresh("m")
+        within = f" & {outer.mask}" if outer.mask else ""
+        self.emit(f"{mask} = {'' if wanted else '~'}({test.code}){within}")
+        self.context = Context(mask=mask)
+        try:
+            return self.expr(expr)
+        finally:
+            self.context = outer
+
+    def named(self, value: Value) -> Value:
+        """A value that several expressions use, computed once."""
+        if value.uniform or self.slice is not None or re.fullmatch(r"\w+", value.code):
+            return value
+        name = self.fresh("c")
+        self.emit(f"{name} = {value.code}")
+        return Value(name, value.dtype, value.lane, value.loop)
+
     def logic(self, expr: Any, word: str, sign: str) -> Value:
-        a, b, lane, loop = self.binary(expr)
+        a = self.expr(expr.a)
+        if a.lane and analysis.loads(expr.b):
+            a = self.named(a)
+        b = self.guarded(expr.b, a, word == "and")
+        lane, loop = a.lane or b.lane, a.loop or b.loop
+        if a.uniform and lane and analysis.loads(expr.b):
+            if loop:
+                raise NotVectorizable("a load that a condition guards")
+            rest = "w.nobody" if word == "and" else "w.everybody"
+            first, second = (b.code, rest) if word == "and" else (rest, b.code)
+            return Value(f"({first} if {a.code} else {second})", "bool", lane, loop)
         code = f"({a.code} {sign} {b.code})" if lane or loop else f"({a.code} {word} {b.code})"
         return Value(code, "bool", lane, loop)
 
@@ -1193,12 +1314,28 @@ class Translator:
         lane = condition.lane or yes.lane or no.lane
         loop = condition.loop or yes.loop or no.loop
         if condition.uniform:
+            if lane and not loop:  # whichever is taken must be an array of lanes
+                yes, no = (
+                    v if v.lane else Value(f'spread({v.code}, "{dtype}")', dtype, True)
+                    for v in (yes, no)
+                )
+            elif loop and not (yes.loop and no.loop and yes.lane == no.lane):
+                code = f"np.where({condition.code}, {yes.code}, {no.code})"
+                return Value(code, dtype, lane, loop)
             return Value(f"({yes.code} if {condition.code} else {no.code})", dtype, lane, loop)
         return Value(f"np.where({condition.code}, {yes.code}, {no.code})", dtype, lane, loop)
 
     def expr_Select(self, expr: Any) -> Value:
-        yes, no = self.expr(expr.true_value), self.expr(expr.false_value)
-        return self.choose(self.expr(expr.condition), yes, no, str(expr.ty))
+        return self.choice(expr.condition, expr.true_value, expr.false_value, str(expr.ty))
+
+    def choice(self, condition: Any, yes: Any, no: Any, dtype: str) -> Value:
+        """``condition ? yes : no``, which evaluates one of the two."""
+        test = self.expr(condition)
+        if analysis.loads(yes) or analysis.loads(no):
+            test = self.named(test)
+        return self.choose(
+            test, self.guarded(yes, test, True), self.guarded(no, test, False), dtype
+        )
 
     def expr_Cast(self, expr: Any) -> Value:
         return self.cast(self.expr(expr.value), str(expr.ty))
@@ -1224,7 +1361,10 @@ class Translator:
         if dtype == "handle":
             return Value(code, dtype, value.lane, value.loop)
         if source in FLOATS:
-            code = f"np.trunc({code}).astype(np.int64)" if many else f"int({code})"
+            bits, signed = max(32, 8 * BYTES[dtype]), dtype.startswith("int")
+            code = f"to_integer({code}, {bits}, {signed})"
+            if BYTES[dtype] in (4, 8):
+                return Value(code, dtype, value.lane, value.loop)
         elif source == "bool":
             code = f"({code}).astype(np.int64)" if many else f"int({code})"
         if dtype == "uint64":

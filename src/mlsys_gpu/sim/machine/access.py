@@ -118,14 +118,13 @@ def _misaligned(w: Warp, offsets, width: int, mask, what: str, where: str) -> St
 
 def _span(w: Warp, address, width: int, mask, what: str):
     """The tensor and offsets (bytes) of an access, in bounds and aligned, or a finding."""
-    if isinstance(address, np.ndarray):
-        base = int(address.flat[0]) >> memory.SPACE_BITS << memory.SPACE_BITS
-        tensor = _tensor(w, base, what)
-        offsets = address - base
+    first = int(address.flat[0]) if isinstance(address, np.ndarray) else address
+    base = memory.base_of(first)
+    tensor = _tensor(w, base, what)
+    offsets = address - base
+    if isinstance(offsets, np.ndarray):
         low, high = int(offsets.min()), int(offsets.max())
     else:
-        tensor = _tensor(w, address, what)
-        offsets = address & memory.OFFSET_MASK
         low = high = offsets
     if low < 0 or high + width > tensor.nbytes:
         raise _outside(w, tensor, offsets, width, mask, what)
@@ -138,6 +137,8 @@ def _span(w: Warp, address, width: int, mask, what: str):
 def ld_global(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     """Load ``lanes`` elements of ``size`` bytes from global memory."""
     width = size * lanes
+    if mask is not None and not mask.any():
+        return _nothing(address, size, lanes)
     if mask is not None and isinstance(address, np.ndarray):
         full, address = address, _active(address, mask)
         tensor, offsets = _span(w, address, width, mask, "load")
@@ -236,6 +237,8 @@ def _counted(w: Warp, cta: Cta, what: str) -> str:
 def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     """Load ``lanes`` elements of ``size`` bytes from shared memory (32-bit shared addresses)."""
     width = size * lanes
+    if mask is not None and not mask.any():
+        return _nothing(address, size, lanes)
     full = None
     if mask is not None and isinstance(address, np.ndarray):
         full, address = address, _active(address, mask)
@@ -302,6 +305,12 @@ def st_generic(w: Warp, address, value, size: int, lanes: int, mask=None, lane=N
         st_shared(w, address - memory.SHARED_TAG, value, size, lanes, mask, lane)
     else:
         st_global(w, address, value, size, lanes, mask)
+
+
+def _nothing(address, size: int, lanes: int):
+    """What a load gives that no lane makes."""
+    shape = (*np.shape(address), lanes) if lanes > 1 else np.shape(address)
+    return np.zeros(shape, dtype=_UINT[size])[()]
 
 
 def _active(address: np.ndarray, mask) -> np.ndarray:

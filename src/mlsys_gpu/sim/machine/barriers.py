@@ -423,7 +423,7 @@ def _describe_cta(rendezvous: Rendezvous, cta: Cta) -> str:
 
 def _full(w: Warp, mask, what: str) -> None:
     """A collective needs the whole warp."""
-    if mask is None or np.asarray(mask).all():
+    if mask is None or (np.asarray(mask) | ~w.present).all():
         return
     w.machine.report(
         "divergent-collective",

@@ -52,6 +52,52 @@ def wrap(value, bits: int, signed: bool):
 
 
 @op
+def register_index(w: Warp, index, size: int, name: str, mask=None):
+    """An index into a local array of ``size`` registers; lanes outside the mask index nothing."""
+    if not isinstance(index, np.ndarray):
+        bad = not 0 <= index < size
+        first = int(index)
+    else:
+        if mask is not None:
+            index = np.where(mask, index, 0)
+        outside = (index < 0) | (index >= size)
+        bad = bool(outside.any())
+        first = int(index[outside][0]) if bad else 0
+    if bad:
+        w.machine.report(
+            "out-of-bounds",
+            w,
+            f"register {first} of {name}, which has {size} (0 to {size - 1})",
+            memory=f"registers of {name}",
+            fix="keep the index inside the array",
+        )
+        raise Stop
+    return index
+
+
+@op
+def to_integer(value, bits: int, signed: bool):
+    """A float as an integer, truncated: ``cvt.rzi``, which saturates, and makes NaN zero."""
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        number = float(value)
+        if number != number:
+            return 0
+        return (
+            int(min(max(number, low), high)) if abs(number) != np.inf else (low, high)[number > 0]
+        )
+    wide = np.trunc(
+        np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=2.0**70, neginf=-(2.0**70))
+    )
+    if bits == 64:
+        kind = np.int64 if signed else np.uint64
+        top = wide >= 2.0 ** (63 if signed else 64)
+        whole = np.where(top, 0, np.maximum(wide, low)).astype(kind)
+        return np.where(top, kind(high), whole)
+    return np.clip(wide, low, high).astype(np.int64)
+
+
+@op
 def vote_any(w: Warp, predicate, mask=None) -> bool:
     """``vote.sync.any``."""
     return bool(np.any(predicate if mask is None else np.asarray(predicate) & mask))
@@ -100,6 +146,15 @@ def shuffle(w: Warp, value, source, mode: str, width: int = 32):
 def leader(mask) -> int:
     """The lane that ``elect.sync`` elects: the lowest active one."""
     return 0 if mask is None else int(np.argmax(mask))
+
+
+@op
+def spread(value, dtype: str) -> np.ndarray:
+    """A value that all lanes share, as 32 values (integers below 64 bits as int64)."""
+    storage = np.dtype(numerics.STORAGE[dtype])
+    if storage.kind in "iu" and dtype not in ("uint64", "bfloat16"):
+        storage = np.dtype(np.int64)
+    return np.full(32, value, dtype=storage)
 
 
 @op

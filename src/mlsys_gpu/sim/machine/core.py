@@ -27,6 +27,7 @@ from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import Finding, Location, Report
 
 LANES = np.arange(32, dtype=np.int64)
+NOBODY, EVERYBODY = np.zeros(32, dtype=bool), np.ones(32, dtype=bool)
 
 #: Runtime functions that generated code calls, by name.
 OPS: dict[str, Callable[..., Any]] = {}
@@ -106,8 +107,10 @@ class Warp:
         self.base = cta.rank << memory.RANK_BITS
         self.tid0 = 32 * index
         self.lanes = LANES
+        self.nobody, self.everybody = NOBODY, EVERYBODY  # masks
         self.tid = LANES + 32 * index
         self.active = min(32, threads - 32 * index)
+        self.present = np.arange(32) < self.active  # lanes that the launch has filled
         self.s = 0  # the current site
         agents = self.cluster.agents
         self.agent = agents.of(cta.rank, index)

@@ -25,6 +25,12 @@ SHARED_OFFSET = (1 << RANK_BITS) - 1
 #: (CUDA C++ Programming Guide, "Shared Memory" of compute capability 9.0 and 10.0).
 RESERVED_SHARED = 1024
 
+
+def base_of(address: int) -> int:
+    """The start of the space that an address means: one a little before it is an offset below 0."""
+    return (address + (1 << (SPACE_BITS - 1))) >> SPACE_BITS << SPACE_BITS
+
+
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
