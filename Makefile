@@ -1,7 +1,7 @@
 # The two commands of the README are `make book` and `make test`. Both set up what they need.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book test lab serve notebooks lint clean setup chromium
+.PHONY: help book test lab serve notebooks verify-blackwell lint clean setup chromium
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -13,7 +13,7 @@ PORT   ?= 8000
 HTML   := book/_build/html
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 18
 
 setup: $(VENV)/.ready  ## the virtual environment with every pinned package
 
@@ -70,6 +70,9 @@ notebooks: $(VENV)/.ready  ## .ipynb copies of the chapters, in notebooks/
 	    ../$(VENV)/bin/jupytext --quiet --to ipynb --output "../notebooks/$${page%.md}.ipynb" "$$page"; \
 	    echo "notebooks/$${page#./}" | sed 's/md$$/ipynb/'; \
 	  fi; done
+
+verify-blackwell: $(VENV)/.ready  ## on a B200: verify and measure its kernels, into book/results/b200/
+	$(PY) scripts/gpu_check.py --arch blackwell
 
 lint: $(VENV)/.ready-dev  ## format, lint and types
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check . && $(VENV)/bin/basedpyright
