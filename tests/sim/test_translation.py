@@ -4,6 +4,10 @@ Each case is a TIRx kernel, its inputs, and what NumPy says of its output. What 
 the same for all lanes and what is not, masks of nested branches, values that loops carry, loops
 that may become slices and loops that must not, regions that one lane runs, integers and floats.
 """
+# pyright: reportInvalidTypeForm=false
+# (The annotations are TVMScript's.)
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +29,13 @@ def case(build):
     return build
 
 
-def ints(seed, *shape, low=-1000, high=1000, dtype=np.int32):
+def ints(seed, *shape, low=-1000, high=1000, dtype: Any = np.int32):
     return (
         np.random.default_rng(seed).integers(low, high, shape or (N,), endpoint=True).astype(dtype)
     )
 
 
-def floats(seed, *shape, dtype=np.float32):
+def floats(seed, *shape, dtype: Any = np.float32):
     return np.random.default_rng(seed).standard_normal(shape or (N,)).astype(dtype)
 
 
