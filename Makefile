@@ -13,7 +13,7 @@ PORT   ?= 8000
 HTML   := book/_build/html
 
 help:  ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */make \1\t/' | expand -t 24
 
 setup: $(VENV)/.ready  ## the virtual environment with every pinned package
 
