@@ -52,9 +52,13 @@ def wgmma_matrix(bits: int) -> Matrix:
 @lru_cache(maxsize=4096)
 def tcgen05_matrix(bits: int) -> Matrix:
     """Decode the 64-bit shared-memory descriptor of ``tcgen05.mma``."""
-    version, base, mode = bits >> 46 & 3, bits >> 49 & 7, bits >> 61 & 7
-    if version != 1:
-        raise DescriptorError(f"descriptor version {version}; tcgen05 takes version 1")
+    constant, base, mode = bits >> 46 & 7, bits >> 49 & 7, bits >> 61 & 7
+    if constant != 1:
+        raise DescriptorError(
+            f"the matrix descriptor has {constant} in its constant (bits 46 to 48); tcgen05 takes 1"
+        )
+    if bits >> 53 & 0xFF:
+        raise DescriptorError("the matrix descriptor's bits 53 to 60 are not zero")
     if base:
         raise DescriptorError(f"matrix-base-offset {base} is not modelled: align the tile instead")
     if bits >> 52 & 1:
@@ -89,6 +93,13 @@ def instruction(bits: int) -> Instruction:
     """Decode an instruction descriptor of ``.kind::f16``."""
     if bits & 0b111:
         raise DescriptorError("sparse tcgen05.mma is not modelled")
+    if bits & (1 << 3 | 1 << 6 | 1 << 23 | 1 << 29):
+        raise DescriptorError(
+            "the instruction descriptor has reserved bits set (3, 6, 23 or 29; saturation is for "
+            "integers)"
+        )
+    if bits >> 30 & 3:
+        raise DescriptorError("the instruction descriptor asks for a shift, which .ws alone has")
     formats = {0: "float16", 1: "bfloat16"}
     a, b, d = bits >> 7 & 7, bits >> 10 & 7, bits >> 4 & 3
     if a not in formats or b not in formats:
