@@ -58,7 +58,7 @@ chromium:
 	fi
 
 lab: $(VENV)/.ready-lab  ## the chapters as notebooks in JupyterLab
-	$(VENV)/bin/jupyter lab chapters
+	$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) chapters
 
 serve: book  ## the built book at http://localhost:8000
 	$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)

@@ -12,6 +12,7 @@ is first used. Another TVM release than the pinned one is refused here, at impor
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from mlsys_gpu.release import require_tvm, started_as_command
@@ -76,3 +77,7 @@ def __dir__() -> list[str]:
 
 if not started_as_command():
     require_tvm()
+
+# Without it TVM swallows the text of a syntax error in a kernel: its hook for uncaught errors
+# prints a note that names this variable, and nothing else.
+os.environ.setdefault("TVM_BACKTRACE", "1")

@@ -606,7 +606,7 @@ def inspect(
 def check(
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="8.2 | chapter 8 | all", help="Which exercises to grade."),
+        typer.Argument(metavar="1.4 | chapter 1 | all", help="Which exercises to grade."),
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List them, grade nothing.")] = False,
     report: Annotated[
@@ -646,7 +646,7 @@ def check(
 
 @app.command()
 def reset(
-    exercise: Annotated[str, typer.Argument(metavar="8.2", help="The exercise's id.")],
+    exercise: Annotated[str, typer.Argument(metavar="1.4", help="The exercise's id.")],
     as_json: JsonOption = False,
 ) -> int:
     """The stub again; your file is kept beside it."""

@@ -193,8 +193,31 @@ def _explain_transpose(ran: Ran, findings: Sequence[Any], problem: str) -> Expla
     return None
 
 
+def _transpose_target(ran: Ran) -> Explanation:
+    counters, size = ran.report.counters, ran.arrays["A"].nbytes
+    if min(counters.get(f"shared_{what}_bytes", 0) for what in ("store", "load")) < size:
+        return (
+            "not every element goes through the tile in shared memory, which is what lets the "
+            "warps read rows of A and write rows of D.",
+            1,
+        )
+    for what, array in (("load", "A"), ("store", "D")):
+        scattered = counters.get(f"global_{what}_scattered", 0)
+        if scattered:
+            return (
+                f"{scattered} {what} instructions of its warps touch {array} in places that are "
+                "not next to each other; neighbouring threads should touch neighbouring columns.",
+                1 if what == "load" else 3,
+            )
+    return None
+
+
 transpose = Kernel(
-    draw=_draw_transpose, data=_transpose_data, explain=_explain_transpose, arch="hopper"
+    draw=_draw_transpose,
+    data=_transpose_data,
+    target=_transpose_target,
+    explain=_explain_transpose,
+    arch="hopper",
 )
 
 # --- 1.5 -------------------------------------------------------------------------------------

@@ -79,6 +79,14 @@ def _tensor(w: Warp, address: int, what: str) -> memory.Tensor:
     return w.machine.tensors[index]
 
 
+def _count_scattered(w: Warp, offsets, width: int, what: str) -> None:
+    """Count the instructions whose lanes do not touch one run of consecutive bytes."""
+    if isinstance(offsets, np.ndarray) and offsets.shape[0] > 1:
+        apart = offsets[-1] - offsets[0] != width * (offsets.shape[0] - 1)
+        if np.any(apart):
+            w.machine.count(f"global_{what}_scattered", int(np.sum(apart)))
+
+
 def _outside(w: Warp, tensor: memory.Tensor, offsets, width: int, mask, what: str) -> Stop:
     flat = np.asarray(offsets).reshape(-1)
     bad = flat[(flat < 0) | (flat + width > tensor.nbytes)]
@@ -143,9 +151,11 @@ def ld_global(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
         full, address = address, _active(address, mask)
         tensor, offsets = _span(w, address, width, mask, "load")
         _count_loads(w, width, np.size(offsets))
+        _count_scattered(w, offsets, width, "load")
         return _spread(tensor.view(size, lanes)[offsets // width], full.shape, mask, lanes)
     tensor, offsets = _span(w, address, width, mask, "load")
     _count_loads(w, width, np.size(offsets))
+    _count_scattered(w, offsets, width, "load")
     return tensor.view(size, lanes)[offsets // width]
 
 
@@ -165,6 +175,7 @@ def st_global(w: Warp, address, value, size: int, lanes: int, mask=None, lane=No
     tensor, offsets = _span(w, address, width, mask, "store")
     w.machine.count("global_store_bytes", width * np.size(offsets))
     w.machine.count("global_store_instructions", max(1, np.size(offsets) // 32))
+    _count_scattered(w, offsets, width, "store")
     tensor.view(size, lanes)[offsets // width] = value
     tensor.written = True
     if w.checks:
@@ -360,6 +371,8 @@ def lanes_of(offsets, mask, lane):
     """Which lane makes each access, shaped to meet the words that the accesses touch."""
     if lane is not None:
         return np.int8(lane)
+    if mask is not None and np.count_nonzero(mask) == 1:
+        return np.int8(np.flatnonzero(mask)[0])
     if not isinstance(offsets, np.ndarray) or offsets.shape[0] == 1:
         return np.int8(ALL_LANES)
     numbers = np.arange(32) if mask is None else np.flatnonzero(mask)
@@ -449,6 +462,15 @@ def lane_race(w, cta, index, wide, stamps, lanes, bad, kinds: tuple[str, str], m
     who = f"lane {other}" if other >= 0 else "other lanes"
     place = w.machine.program.location(value & SITE_MASK)
     past = {"write": "wrote", "read": "read"}[before]
+    here, findings = w.machine.program.location(w.s), w.machine.findings
+
+    def wider() -> bool:
+        """Whether warps race here too: what orders them orders the lanes."""
+        return any(
+            f.code == "race-smem" and f.location == here and "of the same warp" not in f.message
+            for f in findings.values()
+        )
+
     w.machine.report(
         "race-smem",
         w,
@@ -462,6 +484,7 @@ def lane_race(w, cta, index, wide, stamps, lanes, bad, kinds: tuple[str, str], m
         ),
         related=[(f"the {before}", place)],
         key=("lanes", verb, before),
+        unless=wider,
     )
 
 

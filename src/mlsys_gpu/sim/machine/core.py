@@ -152,7 +152,7 @@ class Warp:
         if isinstance(mask, (int, np.integer)):
             return f"thread {self.tid0 + int(mask)} (warp {self.id}, lane {int(mask)}){place}"
         lanes = [int(i) for i in np.flatnonzero(mask)]
-        return f"warp {self.id}, lanes {ranges(lanes)}{place}"
+        return f"warp {self.id}, lane{'s' * (len(lanes) != 1)} {ranges(lanes)}{place}"
 
 
 def ranges(numbers: list[int]) -> str:
