@@ -265,8 +265,8 @@ def test_wgmma_accumulator_fragment(n):
     matrix = np.arange(64 * n, dtype=np.float32).reshape(64, n)
     registers = [np.full((32, n // 2 + 3), -1, np.float32) for _ in range(4)]
     views = [(0, r, 2) for r in registers]
-    group: Any = type("Group", (), {"matrices": {"x": (matrix, views)}})()
-    tensorcore._store_back(group, "x")
+    group: Any = type("Group", (), {"matrices": {("x",): (matrix, views)}})()
+    tensorcore._store_back(group, ("x",))
     for warp in range(4):
         for lane in range(32):
             for i in range(n // 2):

@@ -641,7 +641,7 @@ def uninitialised(w, cta, index, wide, bad, what: str, mask, site: int | None = 
         "uninitialised-read",
         w,
         f"{what} reads {where}, which nothing has written",
-        memory=f"{where}, {int(bad.sum())} words in all",
+        memory=f"{where}, {int(bad.sum())} word{'s' * (int(bad.sum()) != 1)} in all",
         threads=w.threads(mask),
         fix="write it first, and order the write before this read",
         site=site,
