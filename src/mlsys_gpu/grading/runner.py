@@ -406,6 +406,11 @@ def _describe_error(
         during = f" while computing {_spell(calls[call])}"
     text = f" (`{str(error['text']).strip()[:200]}`)" if error.get("text") else ""
     name = str(error.get("type", "an error"))[:100]
+    if not message.strip() and str(error.get("text") or "").strip().startswith("return"):
+        message = (
+            "a kernel has no `return`: every thread runs to its end, and threads with nothing left "
+            "to do stay out of a body guarded by `if`"
+        )
     verdict.message = f"{place}{text}: {name}{during}: {_sentence(message)}"
 
 

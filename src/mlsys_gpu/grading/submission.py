@@ -6,6 +6,7 @@ inputs that it was given, or kernels as data.
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
 import traceback
@@ -82,7 +83,8 @@ def _describe(error: BaseException, path: str, while_: str) -> dict[str, Any]:
     pointed = re.search(re.escape(path) + r":(\d+)", message)
     drawn = type(error).__name__ == "DiagnosticError"
     if pointed and (line is None or drawn):
-        line, text = int(pointed.group(1)), None
+        line = int(pointed.group(1))
+        text = linecache.getline(path, line).strip() or None
     if drawn:  # TVM draws the place: keep its first line
         first = message.splitlines()[0] if message else ""
         message = first.removeprefix("error:").strip()

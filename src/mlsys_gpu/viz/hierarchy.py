@@ -66,7 +66,7 @@ def _levels(arch: str) -> list[dict]:
             "count": f"{WARPGROUP_WARPS} consecutive warps, {WARP * WARPGROUP_WARPS} threads",
             "of": "warps",
             "runs": "one warp on each of the SM's four sub-partitions",
-            "sees": ["gmem", "dsmem", "smem"] + (["tmem"] if tmem else []) + ["reg"],
+            "sees": ["gmem", "dsmem", "smem"] + (["tmem"] if tmem else []),
             "sync": "named barriers of 128 threads"
             + ("" if tmem else "; wgmma.fence, commit and wait"),
             "gemm": (
@@ -81,7 +81,7 @@ def _levels(arch: str) -> list[dict]:
             "count": f"{WARP} threads",
             "of": "threads",
             "runs": "on one sub-partition; its threads execute one instruction together",
-            "sees": ["gmem", "dsmem", "smem"] + (["tmem"] if tmem else []) + ["reg"],
+            "sees": ["gmem", "dsmem", "smem"] + (["tmem"] if tmem else []),
             "sync": "__syncwarp; shuffles and votes",
             "gemm": (
                 "tcgen05.ld and tcgen05.alloc are warp instructions; a warp reaches its quarter "

@@ -33,7 +33,8 @@ LAYOUT_FIX = (
 )
 STEP_FIX = (
     "advance the start address of both descriptors by the bytes of one K step: 16 values of 2 "
-    "bytes are 32 bytes, 2 in the descriptor's units of 16 bytes"
+    "bytes are 32 bytes, 2 in the descriptor's units of 16 bytes; where the descriptors do "
+    "advance, see that each turn of the K loop copies its own columns of A and B into the tile"
 )
 
 
