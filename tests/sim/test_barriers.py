@@ -364,6 +364,33 @@ def test_distributed_shared_memory_between_cluster_barriers(schedule):
     assert report.counters["cta 1"] == 5
 
 
+def test_lanes_that_address_several_ctas(schedule):
+    report = warps.run(
+        """
+        st_shared(w, SB + 4 * w.lanes, (w.lanes + 100 * w.rank).astype(np.uint32), 4, 1)
+        await cluster_sync(w)
+        got = ld_shared(w, mapa(w, SB + 4 * w.lanes, w.lanes % 2), 4, 1)
+        w.machine.count("sum", int(got.sum()))
+        some = ld_shared(w, mapa(w, SB + 4 * w.lanes, w.lanes % 2), 4, 1, mask=w.lanes < 7)
+        w.machine.count("some", int(some[:7].sum()))
+        await cluster_sync(w)
+        to = mapa(w, SB + 128 + 4 * w.lanes + 128 * w.rank, w.lanes % 2)
+        st_shared(w, to, w.lanes.astype(np.uint32) + 1, 4, 1)
+        await cluster_sync(w)
+        for r in range(2):
+            mine = ld_shared(w, SB + 128 + 128 * r + 8 * (w.lanes % 16) + 4 * w.rank, 4, 1)
+            w.machine.count("stored", int(mine[:16].sum()))
+        await cluster_sync(w)
+        """,
+        **PAIR,
+        **schedule,
+    )
+    assert not report.findings, report
+    assert report.counters["sum"] == 2 * (sum(range(32)) + 16 * 100)
+    assert report.counters["some"] == 2 * (sum(range(7)) + 3 * 100)
+    assert report.counters["stored"] == 2 * sum(range(1, 33))
+
+
 def test_work_between_arrive_and_wait_is_not_ordered(schedule):
     report = warps.run(
         """

@@ -387,7 +387,7 @@ def ld(t: Any, call: Any) -> None:
     space, size = _space(t, call), _PTX_BYTES.get(call.mods["type"])
     if size is None:
         raise t.refuse(f"ld of type {call.mods['type']}")
-    where = t.expr(call.one(_address_name(call)))
+    where = t.address_name(t.expr(call.one(_address_name(call))))
     targets = next(v for k, v in call.operands.items() if k in ("d", "dst"))
     lanes = len(targets)
     t.note_memory(space, store=False, width=size * lanes)
@@ -437,7 +437,7 @@ def st(t: Any, call: Any) -> None:
     if size is None:
         raise t.refuse(f"st of type {call.mods['type']}")
     with t.predicated(call):
-        where = t.expr(call.one(_address_name(call)))
+        where = t.address_name(t.expr(call.one(_address_name(call))))
         sources = next(v for k, v in call.operands.items() if k in ("b", "src", "value", "val"))
         value = _group(t, sources, size)
         t.note_memory(space, store=True, width=size * len(sources))

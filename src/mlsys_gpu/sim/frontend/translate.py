@@ -17,6 +17,7 @@ from typing import Any
 
 from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
 from mlsys_gpu.sim.frontend import analysis, table
+from mlsys_gpu.sim.frontend.hoist import hoist
 from mlsys_gpu.sim.frontend.values import (
     BYTES,
     FLOATS,
@@ -102,7 +103,7 @@ class Translator:
         self.stmt(device.body)
         self.emit("return")
         self.emit("yield")  # a warp that never waits is a generator too
-        source = "def kernel(w):\n" + "\n".join(self.lines) + "\n"
+        source = "def kernel(w):\n" + "\n".join(hoist(self.lines)) + "\n"
         low = self.lowered
         return Program(
             name=low.name,
@@ -966,6 +967,14 @@ class Translator:
             raw = f"stacked([{', '.join(raws)}], {unsigned})"
         target = self.shared_address(buffer.scope, where)
         self.emit(f"st_{buffer.scope}(w, {target}, {raw}, {size}, {lanes}{self.mask(where)})")
+
+    def address_name(self, where: Value) -> Value:
+        """An address on a line of its own, so that a loop need not compute it again."""
+        if where.uniform or re.fullmatch(r"\w+", where.code):
+            return where
+        name = self.fresh("at")
+        self.emit(f"{name} = {where.code}")
+        return Value(name, where.dtype, where.lane, where.loop)
 
     def shared_address(self, space: str, where: Value) -> str:
         return f"{where.code} - (1 << 40)" if space == "shared" else where.code

@@ -19,6 +19,7 @@ from mlsys_gpu.sim.machine.clocks import (
     unseen,
 )
 from mlsys_gpu.sim.machine.core import END_HOOKS, Cta, Stop, Warp, op
+from mlsys_gpu.sim.program import Unsupported
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -239,6 +240,51 @@ def _shared(w: Warp, address, width: int, mask, what: str):
     return ctas[rank], offsets
 
 
+def _by_rank(w: Warp, address, mask) -> list[np.ndarray]:
+    """Masks of the lanes that address each CTA of a cluster, where they address several."""
+    if w.cluster.size == 1 or not isinstance(address, np.ndarray) or address.shape[0] == 1:
+        return []
+    ranks = address >> memory.RANK_BITS
+    if (ranks == ranks.flat[0]).all():
+        return []
+    of_lane = ranks.reshape(32, -1)
+    if (of_lane != of_lane[:, :1]).any():
+        raise Unsupported("a vectorised access of one lane to several CTAs of the cluster")
+    active = np.ones(32, dtype=bool) if mask is None else mask
+    found = [active & (of_lane[:, 0] == rank) for rank in np.unique(of_lane[active, 0])]
+    return found if len(found) > 1 or mask is None else []
+
+
+class _Plan:
+    """A shared-memory access worked out: where it goes, in the forms that its parts need.
+
+    Addresses that a loop does not change come back as the same array, at the same line: the warp
+    keeps the plan of each line's last access.
+    """
+
+    __slots__ = ("address", "cta", "index", "lanes", "offsets", "rows", "wide")
+
+    def __init__(self, w: Warp, address, width: int, mask, lane, what: str):
+        self.address = address
+        self.cta, offsets = _shared(w, address, width, mask, what)
+        self.offsets, self.rows = offsets, offsets // width
+        self.wide = width == 16
+        if w.checks:
+            grain = w.machine.program.grain
+            self.index = offsets >> 4 if self.wide else words_of(offsets, width, grain)
+            self.lanes = lanes_of(offsets, mask, lane)
+
+
+def _plan(w: Warp, address, width: int, mask, lane, what: str) -> _Plan:
+    if mask is not None or lane is not None or not isinstance(address, np.ndarray):
+        return _Plan(w, address, width, mask, lane, what)
+    key = (w.s, width, what)
+    known = w.plans.get(key)
+    if known is None or known.address is not address:
+        known = w.plans[key] = _Plan(w, address, width, mask, lane, what)
+    return known
+
+
 def _counted(w: Warp, cta: Cta, what: str) -> str:
     """The counter of an access: shared memory of the warp's own CTA, or of another one."""
     return f"shared_{what}_bytes" if cta is w.cta else f"dsmem_{what}_bytes"
@@ -250,24 +296,23 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     width = size * lanes
     if mask is not None and not mask.any():
         return _nothing(address, size, lanes)
+    parts = _by_rank(w, address, mask)
+    if parts:
+        loaded = [(part, ld_shared(w, address, size, lanes, part, lane)) for part in parts]
+        for part, values in loaded[1:]:
+            loaded[0][1][part] = values[part]
+        return loaded[0][1]
     full = None
     if mask is not None and isinstance(address, np.ndarray):
         full, address = address, _active(address, mask)
-    cta, offsets = _shared(w, address, width, mask, "load")
+    plan = _plan(w, address, width, mask, lane, "load")
+    cta, offsets = plan.cta, plan.offsets
     w.machine.count(_counted(w, cta, "load"), width * np.size(offsets))
     if w.checks:
         if cta is not w.cta:
             cta.remote[w.agent] = w.now | w.s
-        wide = width == 16
-        generic_read(
-            w,
-            cta,
-            offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain),
-            wide,
-            lanes_of(offsets, mask, lane),
-            mask,
-        )
-    value = cta.shared.view(size, lanes)[offsets // width]
+        generic_read(w, cta, plan.index, plan.wide, plan.lanes, mask)
+    value = cta.shared.view(size, lanes)[plan.rows]
     return value if full is None else _spread(value, full.shape, mask, lanes)
 
 
@@ -275,27 +320,25 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
 def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store ``lanes`` elements of ``size`` bytes to shared memory (32-bit shared addresses)."""
     width = size * lanes
+    parts = _by_rank(w, address, mask)
+    if parts:
+        for part in parts:
+            st_shared(w, address, value, size, lanes, part, lane)
+        return
     if mask is not None:
         address, value = _select(address, value, mask, lanes)
         if np.size(address) == 0:
             return
     if w.open is not None:
         w.open.flush()
-    cta, offsets = _shared(w, address, width, mask, "store")
+    plan = _plan(w, address, width, mask, lane, "store")
+    cta, offsets = plan.cta, plan.offsets
     w.machine.count(_counted(w, cta, "store"), width * np.size(offsets))
     if w.checks:
         if cta is not w.cta:
             cta.remote[w.agent] = w.now | w.s
-        wide = width == 16
-        generic_write(
-            w,
-            cta,
-            offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain),
-            wide,
-            lanes_of(offsets, mask, lane),
-            mask,
-        )
-    cta.shared.view(size, lanes)[offsets // width] = value
+        generic_write(w, cta, plan.index, plan.wide, plan.lanes, mask)
+    cta.shared.view(size, lanes)[plan.rows] = value
     cta.version += 1
 
 

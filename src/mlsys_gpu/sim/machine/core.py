@@ -124,6 +124,7 @@ class Warp:
         #: Work gathered for an engine that must be handed over before anyone else runs.
         self.open: Any = None
         self.state: dict[str, Any] = {}  # per-family state, by family
+        self.plans: dict[tuple, Any] = {}  # shared-memory accesses worked out, by line
 
     def tick(self) -> None:
         """Start a new moment: what comes now is not covered by what was released before."""
