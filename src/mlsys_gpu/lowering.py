@@ -12,6 +12,7 @@ shape of ``call_ffi_kernel`` in the host function, and the class names of statem
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,24 @@ class Launch:
         """CTAs of the grid."""
         x, y, z = self.grid
         return x * y * z
+
+
+def _within_limits(launch: Launch) -> None:
+    """Refuse a launch that no GPU of compute capability 9.0 or 10.0 accepts.
+
+    Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; 16 is
+    the largest cluster, beyond the portable 8.
+    """
+    for what, size, most in (
+        ("threads in a CTA", launch.threads, 1024),
+        ("threads of a CTA along z", launch.block[2], 64),
+        ("bytes of dynamic shared memory in a CTA", launch.shared_bytes, 227 * 1024),
+        ("CTAs in a cluster", math.prod(launch.cluster), 16),
+        ("CTAs of the grid along y", launch.grid[1], 65535),
+        ("CTAs of the grid along z", launch.grid[2], 65535),
+    ):
+        if size > most:
+            raise LoweringError(f"the kernel has {size:,} {what}; a GPU launches at most {most:,}")
 
 
 @dataclass(frozen=True)
@@ -424,6 +443,7 @@ class _HostReader:
         launch = Launch(
             as3(extents["grid"]), as3(extents["block"]), as3(extents["cluster"]), shared
         )
+        _within_limits(launch)
         return launch, tuple(self.argument(a) for a in values[:split]), tuple(self.maps)
 
     def constant(self, expr: Any, what: str) -> int:

@@ -100,7 +100,16 @@ def calls(stmt: Any):
 
 def polls(stmt: Any) -> bool:
     """Whether a loop asks for something that others change."""
-    return any(word in str(call.op.name) for call in calls(stmt) for word in _POLLS)
+    if any(word in str(call.op.name) for call in calls(stmt) for word in _POLLS):
+        return True
+    return _reads_memory(stmt.condition)
+
+
+def _reads_memory(expr: Any) -> bool:
+    """Whether an expression subscripts a buffer that other threads can write."""
+    if type(expr).__name__ == "TensorLoad" and not str(expr.source.scope()).startswith("local"):
+        return True
+    return any(_reads_memory(child) for child in children(expr))
 
 
 _SLICEABLE = ("SeqStmt", "Bind", "AllocBuffer", "DeclBuffer", "BufferStore", "Evaluate", "AttrStmt")
@@ -431,6 +440,8 @@ class _Walker:
             root = self.facts.roots.get(self.facts.root_of.get(node_id(expr.source), -1))
             if root is not None:
                 root.read_in.add(region)
+                if root.kind == "list" and any(self.facts.lane(i, region) for i in expr.indices):
+                    self.demote(root)
         for child in children(expr):
             self.reads(child, region)
 

@@ -241,11 +241,21 @@ class Translator:
         value = self.expr(stmt.value)
         if self.slice is not None:
             self.slice.exprs[_id(stmt.var)] = stmt.value
-        if value.parts is not None or re.fullmatch(r"\w+", value.code):
+        if value.parts is not None:
+            parts = []
+            for part in value.parts:
+                name = self.fresh(str(stmt.var.name))
+                self.emit(f"{name} = held({part.code})")
+                parts.append(Value(name, part.dtype, part.lane, part.loop))
+            self.vars[_id(stmt.var)] = _vector(parts, value.dtype)
+            return
+        # The name of a variable that the kernel may assign again is no value to keep.
+        mutable = any(root.name == value.code for root in self.facts.roots.values())
+        if re.fullmatch(r"\w+", value.code) and not mutable:
             self.vars[_id(stmt.var)] = value
             return
         name = self.fresh(str(stmt.var.name))
-        self.emit(f"{name} = {value.code}")
+        self.emit(f"{name} = held({value.code})")
         self.vars[_id(stmt.var)] = Value(name, value.dtype, value.lane, value.loop)
 
     def stmt_AllocBuffer(self, stmt: Any) -> None:
@@ -428,9 +438,13 @@ class Translator:
             raise NotVectorizable("a while loop")
         polls = analysis.polls(stmt)
         probe = self.expr(stmt.condition)
+        self.mark()
+        rounds = self.fresh("rounds")
+        self.emit(f"{rounds} = 0")
         if probe.uniform:
             self.emit(f"while {probe.code}:")
             with self.block():
+                self.count_rounds(rounds)
                 self.stmt(stmt.body)
                 if polls:
                     self.emit("yield None")
@@ -443,11 +457,17 @@ class Translator:
             condition = self.expr(stmt.condition)
             self.emit(f"{taken} = {taken} & ({condition.code})")
             self.emit(f"if not {taken}.any(): break")
+            self.count_rounds(rounds)
             self.context = Context(mask=taken)
             self.stmt(stmt.body)
             if polls:
                 self.emit("yield None")
         self.context = outer
+
+    def count_rounds(self, rounds: str) -> None:
+        """Count a round of a while loop, so that one without an end is reported."""
+        self.emit(f"{rounds} += 1")
+        self.emit(f"if {rounds} > MAX_ROUNDS: endless(w)")
 
     def stmt_Break(self, stmt: Any) -> None:
         self.leave("break")
@@ -668,7 +688,7 @@ class Translator:
         if root.kind != "array" and root.size == 1:
             if loop is not None:
                 name = self.fresh(root.name or "t")
-                self.emit(f"{name} = {value.code}")
+                self.emit(f"{name} = held({value.code})")
                 loop.temps[_id(root.var)] = Value(name, buffer.dtype, value.lane, value.loop)
                 loop.exprs[_id(root.var)] = source
                 return
@@ -677,7 +697,7 @@ class Translator:
             elif root.kind == "lane" and self.context.mask is not None:
                 self.emit(f"{root.name} = np.where({self.context.mask}, {value.code}, {root.name})")
             else:
-                code = self.widened(root, value.code) if value.uniform else value.code
+                code = self.widened(root, value.code) if value.uniform else f"held({value.code})"
                 self.emit(f"{root.name} = {code}")
             return
         if root.kind == "list":
@@ -956,6 +976,8 @@ class Translator:
         first = self.unit_ramp(buffer, index) if vector else index
         lanes = _lanes(index) if vector else 1
         where = self.address(buffer, first)
+        if self.slice is not None and value.loop and not where.loop:
+            raise NotVectorizable("a store to one place")
         size = BYTES[buffer.dtype]
         self.note_memory(buffer.scope, store=True, width=size * lanes)
         self.mark()

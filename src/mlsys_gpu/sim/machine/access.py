@@ -157,7 +157,13 @@ def ld_global(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     tensor, offsets = _span(w, address, width, mask, "load")
     _count_loads(w, width, np.size(offsets))
     _count_scattered(w, offsets, width, "load")
-    return tensor.view(size, lanes)[offsets // width]
+    return _loaded(tensor.view(size, lanes), offsets, width)
+
+
+def _loaded(view: np.ndarray, offsets, width: int):
+    """The elements at byte offsets: never a view of memory, which may change later."""
+    value = view[offsets // width]
+    return value.copy() if isinstance(value, np.ndarray) and value.base is not None else value
 
 
 def _count_loads(w: Warp, width: int, threads: int) -> None:
@@ -169,6 +175,7 @@ def _count_loads(w: Warp, width: int, threads: int) -> None:
 def st_global(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store ``lanes`` elements of ``size`` bytes to global memory."""
     width = size * lanes
+    value = _one_place(w, address, value, lanes, mask)
     if mask is not None:
         address, value = _select(address, value, mask, lanes)
         if np.size(address) == 0:
@@ -180,6 +187,7 @@ def st_global(w: Warp, address, value, size: int, lanes: int, mask=None, lane=No
     tensor.view(size, lanes)[offsets // width] = value
     tensor.written = True
     if w.checks:
+        _overwritten(w, tensor.view(size, lanes), offsets, width, value, mask)
         wide = width == 16
         index = offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain)
         clash, other = tensor.note_write(index, wide, w.cta.index)
@@ -312,7 +320,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
         if cta is not w.cta:
             cta.remote[w.agent] = w.now | w.s
         generic_read(w, cta, plan.index, plan.wide, plan.lanes, mask)
-    value = cta.shared.view(size, lanes)[plan.rows]
+    value = _loaded(cta.shared.view(size, lanes), offsets, width)
     return value if full is None else _spread(value, full.shape, mask, lanes)
 
 
@@ -320,6 +328,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
 def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store ``lanes`` elements of ``size`` bytes to shared memory (32-bit shared addresses)."""
     width = size * lanes
+    value = _one_place(w, address, value, lanes, mask)
     parts = _by_rank(w, address, mask)
     if parts:
         for part in parts:
@@ -340,6 +349,8 @@ def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None, lane=No
         generic_write(w, cta, plan.index, plan.wide, plan.lanes, mask)
     cta.shared.view(size, lanes)[plan.rows] = value
     cta.version += 1
+    if w.checks:
+        _overwritten(w, cta.shared.view(size, lanes), offsets, width, value, mask, cta)
 
 
 @op
@@ -378,14 +389,63 @@ def _select(address, value, mask, lanes: int):
     """Addresses and values of the lanes in the mask."""
     count = int(mask.sum())
     if not isinstance(address, np.ndarray):
-        if isinstance(value, np.ndarray) and value.ndim > (lanes > 1):
-            value = value[mask][-1]  # one of the lanes' stores wins
         return (address, value) if count else (np.empty(0, dtype=np.int64), value)
     if address.shape[0] != 1:
         address = address[mask]
     if isinstance(value, np.ndarray) and value.ndim > (lanes > 1) and value.shape[0] == 32:
         value = value[mask]
     return address, value
+
+
+def _one_place(w: Warp, address, value, lanes: int, mask):
+    """What a store to one address leaves there: one lane's value, and a finding where they differ.
+
+    PTX gives no order to the lanes' stores; which of different values stays is undefined.
+    """
+    if isinstance(address, np.ndarray) or np.ndim(value) <= (lanes > 1):
+        return value
+    values = value if mask is None else value[mask]
+    if len(values) == 0:
+        return value[0]
+    if w.checks and (values != values[0]).any():
+        numbers = np.arange(32) if mask is None else np.flatnonzero(mask)
+        other = int(np.flatnonzero((values != values[0]).reshape(len(values), -1).any(axis=1))[0])
+        space = "shared" if address < 1 << memory.SPACE_BITS else "global"
+        _two_lanes(w, int(numbers[0]), int(numbers[other]), space, "one address", mask)
+    return values[-1]
+
+
+def _overwritten(w: Warp, view, offsets, width: int, value, mask, cta: Cta | None = None) -> None:
+    """Report lanes of one store that put different values into one place."""
+    if not isinstance(offsets, np.ndarray) or np.ndim(value) == 0 or offsets.shape[0] == 1:
+        return
+    index = offsets // width
+    lost = view[index] != value
+    if not lost.any():
+        return
+    lost = lost.reshape(*index.shape, -1).any(axis=-1)
+    numbers = np.arange(32) if mask is None else np.flatnonzero(mask)
+    owner = np.broadcast_to(numbers.reshape(-1, *[1] * (index.ndim - 1)), index.shape)
+    for place, lane in zip(index[lost].tolist(), owner[lost].tolist(), strict=True):
+        others = owner[(index == place) & (owner != lane)]
+        if others.size:  # not the same lane again, in a later round of a loop
+            where = cta.region(int(place) * width) if cta is not None else f"byte {place * width}"
+            space = "shared" if cta is not None else "global"
+            _two_lanes(w, lane, int(others[-1]), space, where, mask)
+            return
+
+
+def _two_lanes(w: Warp, one: int, other: int, space: str, where: str, mask) -> None:
+    w.machine.report(
+        "race-smem" if space == "shared" else "race-global",
+        w,
+        f"lanes {one} and {other} of warp {w.id} store different values to {where} in one "
+        "instruction; which of them stays is undefined",
+        memory=f"{space} memory",
+        threads=w.threads(mask),
+        fix="let one thread store (if tid == 0), or give each lane a place of its own",
+        key=("one place", space),
+    )
 
 
 def _spread(value: np.ndarray, shape, mask, lanes: int) -> np.ndarray:

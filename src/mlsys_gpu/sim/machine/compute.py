@@ -7,6 +7,9 @@ import numpy as np
 from mlsys_gpu.sim.machine import memory, numerics
 from mlsys_gpu.sim.machine.core import OPS, Stop, Warp, op
 
+#: Rounds of one while loop before it counts as endless.
+MAX_ROUNDS = 2_000_000
+OPS["MAX_ROUNDS"] = MAX_ROUNDS
 OPS["bf16_to_f32"] = numerics.bf16_to_f32
 OPS["f32_to_bf16"] = numerics.f32_to_bf16
 OPS["f32_to_f16"] = numerics.f32_to_f16
@@ -155,6 +158,26 @@ def spread(value, dtype: str) -> np.ndarray:
     if storage.kind in "iu" and dtype not in ("uint64", "bfloat16"):
         storage = np.dtype(np.int64)
     return np.full(32, value, dtype=storage)
+
+
+@op
+def held(value):
+    """A value to keep: a copy where it is a view of registers, which may change later."""
+    if isinstance(value, np.ndarray) and value.base is not None:
+        return value.copy()
+    return value
+
+
+@op
+def endless(w: Warp) -> None:
+    """Report a loop that has gone round more often than any kernel's loop does, and stop."""
+    w.machine.report(
+        "deadlock",
+        w,
+        f"a while loop has gone round {MAX_ROUNDS:,} times and does not end",
+        fix="make sure that the loop's body changes what its condition reads",
+    )
+    raise Stop
 
 
 @op
