@@ -112,7 +112,26 @@ _SHUFFLE_MODES = {"_up": "up", "_down": "down", "_xor": "bfly"}
 )
 def warp_shuffle(t: Any, call: Any) -> Value:
     name = str(call.op.name)
+    whole_warp(t, "a shuffle of all 32 lanes", call.args[0])
     return _shuffled(t, call, _SHUFFLE_MODES.get(name[name.rfind("_") :], "idx"))
+
+
+def whole_warp(t: Any, what: str, members: Any = None) -> None:
+    """All lanes that an operation names must reach it: here, where it names the whole warp.
+
+    ``members``: its member mask (an expression, or its Value); without one, the operation is the
+    whole warp's.
+    """
+    if members is not None:
+        code = members.code if isinstance(members, Value) else str(getattr(members, "value", ""))
+        if code not in ("4294967295", "-1"):
+            return
+    if t.context.lane is not None:
+        t.mark()
+        t.emit(f"one_lane(w, {what!r}, {t.context.lane})")
+    elif t.context.mask is not None:
+        t.mark()
+        t.emit(f"whole_warp(w, {what!r}, {t.context.mask})")
 
 
 def _shuffled(t: Any, call: Any, mode: str) -> Value:
@@ -188,6 +207,7 @@ def cta_sync(t: Any, call: Any) -> None:
 
 @row("cuda.warp_sync")
 def warp_sync(t: Any, call: Any) -> None:
+    whole_warp(t, "__syncwarp")
     t.emit("warp_sync(w)")
 
 
@@ -211,12 +231,14 @@ def mbarrier_wait_loop(t: Any, call: Any) -> None:
 
 @row("cuda.any_sync", result="uniform")
 def any_sync(t: Any, call: Any) -> Value:
+    whole_warp(t, "a vote of all 32 lanes", call.args[0])
     value = t.expr(call.args[-1])
     return Value(f"int(vote_any(w, {value.code}{t.mask()}))", str(call.ty))
 
 
 @row("cuda.ballot_sync", result="uniform")
 def ballot_sync(t: Any, call: Any) -> Value:
+    whole_warp(t, "a ballot of all 32 lanes", call.args[0])
     value = t.expr(call.args[-1])
     return Value(f"ballot(w, {value.code}{t.mask()})", str(call.ty))
 

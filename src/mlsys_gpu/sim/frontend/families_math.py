@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlsys_gpu.sim.frontend.families import _scalar_bits
+from mlsys_gpu.sim.frontend.families import _scalar_bits, whole_warp
 from mlsys_gpu.sim.frontend.table import row
 from mlsys_gpu.sim.frontend.values import BYTES, FLOATS, Value
 
@@ -342,7 +342,8 @@ def selp(t: Any, call: Any) -> None:
 
 @row("ptx.vote_sync", result="uniform")
 def vote(t: Any, call: Any) -> None:
-    target, (predicate, _) = _sources(t, call)
+    target, (predicate, members) = _sources(t, call)
+    whole_warp(t, "a vote of all 32 lanes", members)
     mode = call.mods["mode"]
     if mode == "uni":
         raise t.refuse("vote.sync.uni")
@@ -352,14 +353,16 @@ def vote(t: Any, call: Any) -> None:
 
 @row("ptx.vote_sync_ballot", result="uniform")
 def ballot(t: Any, call: Any) -> None:
-    target, (predicate, _) = _sources(t, call)
+    target, (predicate, members) = _sources(t, call)
+    whole_warp(t, "a ballot of all 32 lanes", members)
     test = predicate.code if predicate.dtype == "bool" else f"({predicate.code} != 0)"
     _store(t, target, Value(f"ballot(w, {test}{t.mask()})", "uint32"))
 
 
 @row("ptx.shfl_sync", result="lane")
 def shfl(t: Any, call: Any) -> None:
-    target, (value, b, c, _) = _sources(t, call)
+    target, (value, b, c, members) = _sources(t, call)
+    whole_warp(t, "a shuffle of all 32 lanes", members)
     code = f'shfl(w, "{call.mods["mode"]}", {value.code}, {b.code}, {c.code})'
     _store(t, target, Value(code, value.dtype, True))
 
@@ -368,7 +371,8 @@ def shfl(t: Any, call: Any) -> None:
 def redux(t: Any, call: Any) -> None:
     of = call.mods["type"]
     dtype = "float32" if of == "f32" else _integer(of)
-    target, (value, _) = _sources(t, call)
+    target, (value, members) = _sources(t, call)
+    whole_warp(t, "a reduction over all 32 lanes", members)
     code = f'redux(w, "{call.mods["op"]}", {as_bits(t, value, dtype).code}{t.mask()})'
     if dtype == "int32":
         code = f"wrap({code}, 32, True)"

@@ -467,7 +467,7 @@ class Translator:
     def count_rounds(self, rounds: str) -> None:
         """Count a round of a while loop, so that one without an end is reported."""
         self.emit(f"{rounds} += 1")
-        self.emit(f"if {rounds} > MAX_ROUNDS: endless(w)")
+        self.emit(f"if not {rounds} & 1023: endless(w, {rounds})")
 
     def stmt_Break(self, stmt: Any) -> None:
         self.leave("break")

@@ -8,8 +8,7 @@ from mlsys_gpu.sim.machine import memory, numerics
 from mlsys_gpu.sim.machine.core import OPS, Stop, Warp, op
 
 #: Rounds of one while loop before it counts as endless.
-MAX_ROUNDS = 2_000_000
-OPS["MAX_ROUNDS"] = MAX_ROUNDS
+MAX_ROUNDS = 500_000
 OPS["bf16_to_f32"] = numerics.bf16_to_f32
 OPS["f32_to_bf16"] = numerics.f32_to_bf16
 OPS["f32_to_f16"] = numerics.f32_to_f16
@@ -169,12 +168,15 @@ def held(value):
 
 
 @op
-def endless(w: Warp) -> None:
-    """Report a loop that has gone round more often than any kernel's loop does, and stop."""
+def endless(w: Warp, rounds: int) -> None:
+    """Report a while loop that has gone round more often than any kernel's does, and stop."""
+    if rounds <= MAX_ROUNDS:
+        return
     w.machine.report(
         "deadlock",
         w,
         f"a while loop has gone round {MAX_ROUNDS:,} times and does not end",
+        memory="",
         fix="make sure that the loop's body changes what its condition reads",
     )
     raise Stop
@@ -228,6 +230,21 @@ def one_lane(w: Warp, what: str, lane: int) -> None:
         fix="move it out of the branch that only one lane takes",
     )
     raise Stop
+
+
+@op
+def whole_warp(w: Warp, what: str, mask) -> None:
+    """Report a warp-wide operation that only some lanes reach."""
+    if mask[: w.active].all() or not mask.any():
+        return
+    w.machine.report(
+        "divergent-collective",
+        w,
+        f"{what} is reached by {int(mask.sum())} of the warp's 32 threads",
+        memory="",
+        threads=w.threads(mask),
+        fix="move it out of the branch, or name in its member mask the lanes that reach it",
+    )
 
 
 @op
