@@ -1,4 +1,6 @@
-"""Random kernels of integers, branches and loops, as text that is TVMScript and Python at once.
+"""Random kernels of numbers, branches and loops, as text that is TVMScript and Python at once.
+
+Variables and registers are int32, or float32 that hold small integers exactly.
 
 The reference runs the same statements as plain Python, one thread after another, so that it shares
 nothing with the translator: no lanes, no masks, no slices.
@@ -24,7 +26,7 @@ def kernel(X: T.Buffer((N,), "int32"), Y: T.Buffer((N, 8), "int32")):
     cta = T.cta_id([1])
     warp = T.warp_id([{threads} // 32])
     tid = T.thread_id([N])
-    r = T.alloc_local((4,), "int32")
+    r = T.alloc_local((4,), "{dtype}")
 """
 
 _PYTHON = """\
@@ -37,8 +39,9 @@ def run(X, tid):
 class Writer:
     """Writes the body of one random kernel."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, dtype: str):
         self.rng = random.Random(seed)
+        self.dtype = dtype
         self.lines: list[str] = []
         self.count = 0
         self.loops: list[str] = []
@@ -50,13 +53,20 @@ class Writer:
         self.count += 1
         return f"n{self.count}"
 
+    def whole(self, held: str) -> str:
+        """A variable or register as an integer."""
+        return held if self.dtype == "int32" else f'T.cast({held}, "int32")'
+
+    def held(self, number: str) -> str:
+        """An integer as a variable or register holds it."""
+        return number if self.dtype == "int32" else f'T.cast({number}, "{self.dtype}")'
+
     def atom(self) -> str:
         number = str(self.rng.randint(0, 40))
         register = f"r[{self.rng.randrange(REGISTERS)}]"
-        turn = f"r[({self.rng.choice(VARIABLES)} + {number}) % 4]"
-        return self.pick(
-            *VARIABLES, *VARIABLES, *self.loops, number, register, turn, "tid", "warp", "X[tid]"
-        )
+        turn = f"r[({self.whole(self.rng.choice(VARIABLES))} + {number}) % 4]"
+        kept = self.whole(self.pick(*VARIABLES, *VARIABLES, register, turn))
+        return self.pick(kept, kept, *self.loops, number, "tid", "warp", "X[tid]")
 
     def expr(self, depth: int = 2) -> str:
         if depth == 0 or self.rng.random() < 0.2:
@@ -99,8 +109,14 @@ class Writer:
             f"warp == 1 and tid % 32 == {lane} and {self.test()}",
         )
 
-    def value(self) -> str:
-        return f"({self.expr()}) % 1009 - 500"
+    def value(self, expr: str = "") -> str:
+        return self.held(f"(({expr or self.expr()}) % 1009 - 500)")
+
+    def place(self) -> str:
+        """A variable, or a register by a number or by an index of each lane."""
+        register = self.rng.randrange(REGISTERS)
+        turn = f"r[{self.whole(self.rng.choice(VARIABLES))} % 4]"
+        return self.pick(*VARIABLES, *VARIABLES, f"r[{register}]", turn)
 
     def block(self, indent: str, depth: int, size: int) -> None:
         for _ in range(size):
@@ -111,13 +127,8 @@ class Writer:
         deeper = indent + "    "
         add = self.lines.append
         if depth == 0 or kind < 0.45:
-            target = self.pick(
-                *VARIABLES,
-                *VARIABLES,
-                f"r[{self.rng.randrange(REGISTERS)}]",
-                f"r[{self.rng.choice(VARIABLES)} % 4]",
-            )
-            add(f"{indent}{target} = {self.value()}")
+            moved = self.rng.random() < 0.3  # as it is, from one place to another
+            add(f"{indent}{self.place()} = {self.place() if moved else self.value()}")
         elif kind < 0.7:
             add(f"{indent}if {self.condition()}:")
             self.block(deeper, depth - 1, self.rng.randint(1, 2))
@@ -131,12 +142,15 @@ class Writer:
             self.loops.append(name)
             turns = [f"r[{name}]", f"r[{extent - 1} - {name}]", f"r[{name} % 2]", "r[0]", "a", "b"]
             for _ in range(self.rng.randint(0, 3)):  # what may become a slice
-                step = self.pick(f"({self.pick(*turns)} + {self.pick(*turns)})", self.expr())
-                add(f"{deeper}{self.pick(*turns)} = ({step}) % 1009 - 500")
+                one, two = self.pick(*turns), self.pick(*turns)
+                step = self.pick(f"({self.whole(one)} + {self.whole(two)})", self.expr())
+                value = self.pick(one, self.value(step), self.value(step))
+                add(f"{deeper}{self.pick(*turns)} = {value}")
             if self.rng.random() < 0.5:
                 self.block(deeper, depth - 1, self.rng.randint(1, 2))
             else:
-                add(f"{deeper}c = (c + {self.pick(*turns)}) % 1009 - 500")
+                both = f"{self.whole('c')} + {self.whole(self.pick(*turns))}"
+                add(f"{deeper}c = {self.value(both)}")
             self.loops.remove(name)
         else:
             name = self.name()
@@ -146,19 +160,20 @@ class Writer:
             add(f"{deeper}{name} = {name} - 1")
 
 
-def source(seed: int) -> tuple[str, str]:
+def source(seed: int, dtype: str = "int32") -> tuple[str, str]:
     """A random kernel: its TVMScript module, and the Python function that is its reference."""
-    writer = Writer(seed)
+    writer = Writer(seed, dtype)
     indent = "    "
     for i in range(REGISTERS):
-        writer.lines.append(f"{indent}r[{i}] = X[tid] % {i + 2}")
+        writer.lines.append(f"{indent}r[{i}] = {writer.held(f'(X[tid] % {i + 2})')}")
     for i, name in enumerate(VARIABLES):
-        writer.lines.append(f"{indent}{name}: T.int32 = X[(tid + {i}) % 64] % 97")
+        first = writer.held(f"(X[(tid + {i}) % 64] % 97)")
+        writer.lines.append(f"{indent}{name}: T.{dtype} = {first}")
     writer.block(indent, 3, 7)
     body = "\n".join(writer.lines)
-    stores = [f"{indent}Y[tid, {i}] = {name}" for i, name in enumerate(VARIABLES)]
-    stores += [f"{indent}Y[tid, {i + 4}] = r[{i}]" for i in range(REGISTERS)]
-    script = _HEAD.format(threads=THREADS) + body + "\n" + "\n".join(stores) + "\n"
+    held = [*VARIABLES, *(f"r[{i}]" for i in range(REGISTERS))]
+    stores = [f"{indent}Y[tid, {i}] = {writer.whole(name)}" for i, name in enumerate(held)]
+    script = _HEAD.format(threads=THREADS, dtype=dtype) + body + "\n" + "\n".join(stores) + "\n"
     python = _PYTHON + body + f"\n    return [{', '.join(VARIABLES)}, *r]\n"
     return script, python
 
@@ -166,7 +181,7 @@ def source(seed: int) -> tuple[str, str]:
 class _Plain:
     """What the statements need of ``T``, for plain integers."""
 
-    int32 = int
+    int32 = float32 = int
     serial = staticmethod(range)
     min, max = staticmethod(min), staticmethod(max)
 
@@ -175,6 +190,10 @@ class _Plain:
         return yes if condition else no
 
     if_then_else = Select
+
+    @staticmethod
+    def cast(value, dtype):
+        return value
 
 
 def expected(python: str, X) -> list[list[int]]:

@@ -1656,9 +1656,10 @@ def test_against_numpy(name, checks):
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_random_kernels_against_plain_python(seed, tmp_path):
-    script, python = random_kernels.source(seed)
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+@pytest.mark.parametrize("seed", range(20))
+def test_random_kernels_against_plain_python(seed, dtype, tmp_path):
+    script, python = random_kernels.source(seed, dtype)
     X = ints(seed, low=-300, high=300)
     Y = np.full((N, 8), 99, np.int32)
     kernel = module_from(tmp_path / "kernel.py", script).kernel

@@ -16,7 +16,7 @@ _NAMES = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"(?<![\w.=!<>\"'])([A-Za-z_]\w*)(?:\[[^\]]*\])? ?(?::=|=(?!=))")
 
 #: Functions without side effects whose results depend on their arguments alone.
-_PURE = {"column", "wrap", "np", "None", "True", "False"}
+_PURE = {"column", "held", "wrap", "np", "None", "True", "False"}
 _PURE_NUMPY = re.compile(r"np\.(?!(?:arange|where|minimum|maximum|int64)\b)")
 
 
@@ -72,7 +72,7 @@ def _pure(code: str) -> bool:
     if "[" in plain or _PURE_NUMPY.search(plain):
         return False
     calls = re.findall(r"(?<!np\.)\b([A-Za-z_]\w*)\(", plain)
-    return set(calls) <= {"column", "wrap"} and not re.search(r"(?<!np)\.[A-Za-z_]", plain)
+    return set(calls) <= {"column", "held", "wrap"} and not re.search(r"(?<!np)\.[A-Za-z_]", plain)
 
 
 def _known(before: list[str], depth: int, counts: dict[str, int]) -> set[str]:

@@ -1346,8 +1346,9 @@ class Translator:
         loop = condition.loop or yes.loop or no.loop
         if condition.uniform:
             if lane and not loop:  # whichever is taken must be an array of lanes
+                axis = "" if self.slice is None else "[:, None]"
                 yes, no = (
-                    v if v.lane else Value(f'spread({v.code}, "{dtype}")', dtype, True)
+                    v if v.lane else Value(f'spread({v.code}, "{dtype}"){axis}', dtype, True)
                     for v in (yes, no)
                 )
             elif loop and not (yes.loop and no.loop and yes.lane == no.lane):
