@@ -167,6 +167,34 @@ def test_a_warp_barrier_that_some_lanes_reach(lanes):
     run(kernel, dtype=np.int32, codes=["divergent-collective"])
 
 
+def test_a_local_that_nothing_has_written_does_not_look_right():
+    @T.prim_func
+    def kernel(D: T.Buffer((32,), "int32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([32])
+        x: T.int32
+        if tid >= 16:
+            x = 0
+        D[tid] = x
+
+    out = run(kernel, dtype=np.int32)
+    assert (out[:16] != 0).all()
+    assert (out[16:] == 0).all()
+
+
+def test_a_division_by_zero_names_its_line():
+    @T.prim_func
+    def kernel(A: T.Buffer((32,), "int32"), D: T.Buffer((32,), "int32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([32])
+        D[tid] = T.truncdiv(7, A[0])
+
+    with pytest.raises(ArithmeticError, match=r"divides by zero at .*test_values_kept.py:\d+"):
+        run(kernel, np.zeros(32, np.int32), dtype=np.int32)
+
+
 def test_a_loop_without_an_end(monkeypatch):
     @T.prim_func
     def kernel(D: T.Buffer((32,), "int32")):

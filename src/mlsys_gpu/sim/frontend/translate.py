@@ -284,12 +284,9 @@ class Translator:
         if root.kind == "array":
             self.emit(f'{root.name} = fresh({root.size}, "{dtype}")')
         elif root.kind == "list":
-            self.emit(f"{root.name} = [0] * {root.size}")
-        elif dtype in FLOATS:
-            code = f"{NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})"
-            self.emit(f"{root.name} = {self.widened(root, code)}")
+            self.emit(f"{root.name} = [{_poison(dtype)}] * {root.size}")
         else:
-            self.emit(f"{root.name} = {self.widened(root, '0')}")
+            self.emit(f"{root.name} = {self.widened(root, _poison(dtype))}")
 
     def stmt_DeclBuffer(self, stmt: Any) -> None:
         buffer = stmt.buffer
@@ -1595,6 +1592,15 @@ def _overlap(one: tuple, other: tuple, extent: int) -> bool:
 
 def _rows(code: str, count: int) -> str:
     return code if count > 1 else f"({code})[:, None]"
+
+
+def _poison(dtype: str) -> str:
+    """What a variable holds before it is written: no number that looks right by chance."""
+    if dtype in FLOATS:
+        return f"{NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})"
+    if dtype in ("bool", "handle"):
+        return "0"
+    return f"0x{'5A' * BYTES[dtype]}"
 
 
 def _vector(parts: list[Value], dtype: str) -> Value:

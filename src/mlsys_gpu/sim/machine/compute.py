@@ -16,7 +16,7 @@ OPS["f32_to_f16"] = numerics.f32_to_f16
 
 @op
 def fresh(count: int, dtype: str) -> np.ndarray:
-    """Registers of a local array, ``[32, count]``: floats hold the poison NaN, integers zero."""
+    """Registers of a local array, ``[32, count]``: floats hold the poison NaN, integers 0x5A5A…."""
     storage = np.dtype(numerics.STORAGE[dtype])
     if dtype == "float32":
         return np.full((32, count), numerics.POISON, dtype=np.uint32).view(np.float32)
@@ -24,6 +24,12 @@ def fresh(count: int, dtype: str) -> np.ndarray:
         return np.full((32, count), 0x7FFF, dtype=np.uint16)
     if storage.kind == "f":
         return np.full((32, count), np.nan, dtype=storage)
+    if storage.kind in "iu":
+        return (
+            np.frombuffer(b"\x5a" * (32 * count * storage.itemsize), dtype=storage)
+            .reshape(32, count)
+            .copy()
+        )
     return np.zeros((32, count), dtype=storage)
 
 

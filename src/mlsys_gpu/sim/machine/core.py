@@ -286,7 +286,7 @@ class Cluster:
                 self._deadlock([w for w in warps if not w.exited])
                 return
             try:
-                waiting = warp.code.send(None)
+                waiting = self._advance(warp)
                 if warp.open is not None:
                     warp.open.flush()
             except StopIteration:
@@ -305,6 +305,23 @@ class Cluster:
         for cta in self.ctas:
             for hook in END_HOOKS:
                 hook(cta)
+
+    def _advance(self, warp: Warp):
+        """Run a warp until it waits or pauses."""
+        try:
+            return warp.code.send(None)
+        except ZeroDivisionError:
+            wrong = "divides by zero"
+        except OverflowError:
+            wrong = "computes an integer beyond 64 bits"
+        except ValueError as error:
+            if "negative shift count" not in str(error):
+                raise
+            wrong = "shifts by a negative number of bits"
+        raise ArithmeticError(
+            f"the kernel {wrong} at {self.machine.program.location(warp.s)}: CUDA C++ leaves that "
+            "undefined"
+        )
 
     def _spin(self, warp: Warp) -> None:
         """A polling loop: let an engine work, and give up where nothing can change any more."""
