@@ -36,6 +36,8 @@ def fresh(count: int, dtype: str) -> np.ndarray:
 @op
 def tdiv(a, b):
     """C's integer division: truncated towards zero."""
+    if np.ndim(b) == 0 and b == 0:
+        raise ZeroDivisionError
     quotient = np.abs(a) // np.abs(b)
     signed = np.where((np.asarray(a) < 0) != (np.asarray(b) < 0), -quotient, quotient)
     return signed if np.ndim(signed) else signed.item()
