@@ -97,6 +97,9 @@ def _outside(w: Warp, tensor: memory.Tensor, offsets, width: int, mask, what: st
         where = f"{-first} bytes before its start"
     else:
         where = f"at byte {first}, {first + width - tensor.nbytes} bytes past its end"
+    if len(tensor.shape) == 2:  # the coordinates that the address stands for
+        row, column = divmod(first // tensor.itemsize, tensor.shape[1])
+        where += f", where {tensor.name}[{row}, {column}] would be"
     w.machine.report(
         "out-of-bounds",
         w,

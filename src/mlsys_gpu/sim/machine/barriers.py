@@ -221,7 +221,7 @@ def barrier_at(w: Warp, address) -> MBarrier:
         w.machine.report(
             "barrier-init",
             w,
-            f"uses the mbarrier at {cta.region(offset)}, which nothing has initialised",
+            f"{w.name()} uses the mbarrier at {cta.region(offset)}, which nothing has initialised",
             memory=cta.region(offset),
             fix=(
                 "initialise it first (T.ptx.mbarrier.init), in one thread, and put a fence and a "
@@ -236,7 +236,7 @@ def barrier_at(w: Warp, address) -> MBarrier:
         w.machine.report(
             "barrier-init",
             w,
-            f"uses {barrier.name()}, whose initialisation nothing orders before this",
+            f"{w.name()} uses {barrier.name()}, whose initialisation nothing orders before this",
             memory=barrier.name(),
             fix="put a CTA barrier (a cluster barrier, in a cluster) behind the initialisation",
             related=[("initialised", w.machine.program.location(barrier.init_site))],
@@ -280,7 +280,7 @@ def mbarrier_init(w: Warp, address, count, mask=None) -> None:
         w.machine.report(
             "barrier-init",
             w,
-            f"initialises {known.name()} again while it is in use",
+            f"{w.name()} initialises {known.name()} again while it is in use",
             memory=known.name(),
             fix="initialise each barrier once, before the first use (mbarrier.inval ends its life)",
             related=[("first initialised", w.machine.program.location(known.init_site))],
@@ -563,7 +563,7 @@ def cluster_wait(w: Warp, mask=None):
         w.machine.report(
             "barrier-init",
             w,
-            "waits at the cluster barrier without having arrived at it",
+            f"{w.name()} waits at the cluster barrier without having arrived at it",
             memory="the cluster barrier",
             fix="pair every barrier.cluster.wait with a barrier.cluster.arrive before it",
         )

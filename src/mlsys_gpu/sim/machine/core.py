@@ -360,7 +360,8 @@ class Cluster:
         machine.report(
             "tx-count" if short else "deadlock",
             first,
-            f"{len(warps)} warp{'s' * (len(warps) != 1)} wait for ever: {described}",
+            f"{len(warps)} warp{'s wait' if len(warps) != 1 else ' waits'} for ever; "
+            f"{first.name()} {described}",
             memory="",
             fix=DEADLOCK_FIXES.get(
                 first.waiting.kind if first.waiting else "",

@@ -797,8 +797,8 @@ def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
     w.machine.report(
         "tcgen05-in-flight",
         w,
-        f"{'writes' if write else 'reads'} registers that the tcgen05.ld at {place} may not have "
-        "filled yet",
+        f"{w.name()} {'writes' if write else 'reads'} registers that the tcgen05.ld at {place} may "
+        "not have filled yet",
         memory="registers",
         fix="execute tcgen05.wait::ld between the load and the first use of its registers",
         related=[("the load", place)],
@@ -866,7 +866,7 @@ def _tcgen05_exit(w: Warp) -> None:
             w.machine.report(
                 "in-flight-at-exit",
                 w,
-                f"exits without having waited for this {name}",
+                f"{w.name()} exits without having waited for this {name}",
                 memory="tensor memory",
                 fix=f"execute tcgen05.wait::{name[-2:]} behind it",
                 site=transfers.pending[0][1],
@@ -1017,8 +1017,8 @@ def wgmma_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
         w.machine.report(
             "wgmma-in-flight",
             w,
-            f"{'writes' if write else 'reads'} accumulator registers that the wgmma at {place} may "
-            "still be using",
+            f"{w.name()} {'writes' if write else 'reads'} accumulator registers that the wgmma at "
+            f"{place} may still be using",
             memory="accumulator registers",
             fix=(
                 "commit the group (wgmma.commit_group) and wait for it (wgmma.wait_group 0) before "
@@ -1117,7 +1117,7 @@ def wgmma_mma(
             w.machine.report(
                 "wgmma-fence",
                 w,
-                "issues its first wgmma without a wgmma.fence before it",
+                f"{w.name()} issues its first wgmma without a wgmma.fence before it",
                 memory="accumulator registers",
                 fix="execute wgmma.fence before the first wgmma (PTX ISA, wgmma.fence)",
             )
@@ -1125,8 +1125,8 @@ def wgmma_mma(
             w.machine.report(
                 "wgmma-fence",
                 w,
-                "issues wgmma on accumulator registers that threads have written since the last "
-                "wgmma.fence",
+                f"{w.name()} issues wgmma on accumulator registers that its threads have written "
+                "since the last wgmma.fence",
                 memory="accumulator registers",
                 fix="execute wgmma.fence between the writes and the first wgmma that uses them",
             )
@@ -1175,12 +1175,12 @@ def wgmma_wait(w: Warp, count: int, mask=None):
             group,
             lambda: (
                 f"waits for wgmma instruction {upto} of warpgroup {w.id // 4}, which "
-                + ", ".join(
+                + " and ".join(
                     x.name()
                     for x in group.warps
                     if "wgmma" not in x.state or x.state["wgmma"].issued < upto
                 )
-                + " has not issued"
+                + " never issued"
             ),
         )
         return w.waiting
@@ -1328,7 +1328,7 @@ def _wgmma_exit(w: Warp) -> None:
         w.machine.report(
             "in-flight-at-exit",
             w,
-            "exits with wgmma instructions that it has not waited for",
+            f"{w.name()} exits with wgmma instructions that it has not waited for",
             memory="accumulator registers",
             fix="execute wgmma.commit_group and wgmma.wait_group 0 before the end",
         )
