@@ -14,6 +14,12 @@ from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, M
 from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Stop, Waiting, Warp, op
 from mlsys_gpu.sim.program import Unsupported
 
+
+def came_after(clock: np.ndarray, other: np.ndarray) -> None:
+    """``clock`` comes after ``other`` in time, and nothing becomes visible by that (row 2)."""
+    np.maximum(clock[2], np.maximum(other[0], other[2]), out=clock[2])
+
+
 # ---------------------------------------------------------------------------------- mbarriers
 
 
@@ -93,9 +99,10 @@ class MBarrier:
         """Raise the phase's pending bytes."""
         self.tx += count
 
-    def charge(self, phase: int, nbytes: int) -> None:
-        """A copy of ``nbytes`` has been issued that completes in ``phase``."""
+    def charge(self, phase: int, nbytes: int, clock: np.ndarray) -> None:
+        """A copy of ``nbytes`` has been issued, at ``clock``, that completes in ``phase``."""
         self.flying[phase] = self.flying.get(phase, 0) + nbytes
+        came_after(self.arrived, clock)
 
     def complete(self, nbytes: int, phase: int, w: Warp, site: int) -> None:
         """``complete_tx``: a copy has landed."""
@@ -153,7 +160,8 @@ class MBarrier:
         one waited for were still to come.
         """
         for warp, (phase, clock, site) in self.consumed.items():
-            if phase == self.phase - 1 and int(self.arrived[0, warp.agent]) < clock:
+            seen = int(max(self.arrived[0, warp.agent], self.arrived[2, warp.agent]))
+            if phase == self.phase - 1 and seen < clock:
                 self.report_lapped(warp, phase, self.last, site)
 
     def report_lapped(self, warp: Warp, phase: int, by: tuple[int, str], site: int) -> None:
@@ -546,6 +554,8 @@ def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
         fenced = w.state.get("fenced")
         if rendezvous.clock is None:
             rendezvous.clock = w.cluster.agents.clock()
+        came_after(rendezvous.clock, w.clock)
+        w.tick()
         if fenced is not None:
             np.maximum(rendezvous.clock, fenced, out=rendezvous.clock)
     w.state["cluster_token"] = w.cluster.state["cluster_generation"]

@@ -200,7 +200,8 @@ def _copy_in(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str, data: Callab
     phase = _async_write(w, cta, rows, barrier, what)
     nbytes = 16 * rows.size
     site = w.s
-    barrier.charge(phase, nbytes)
+    barrier.charge(phase, nbytes, w.clock)
+    w.tick()
     if not w.cluster.eager:
         cta.shared.view(4, 4)[rows] = 0xFFFFFFFF  # in flight: NaN in every format
         cta.version += 1

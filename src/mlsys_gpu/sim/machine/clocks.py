@@ -6,8 +6,11 @@ and each mbarrier for the copies that complete on it. An access is stamped with 
 agent's clock; it is ordered before another thread's access if that thread's clock for the agent
 has reached the stamp.
 
-A warp carries two rows. Row 0 is ordinary happens-before. Row 1 holds what is also visible to the
-*async proxy* (PTX ISA, "Proxies"): generic writes enter it only through ``fence.proxy.async``.
+A warp carries three rows. Row 0 is ordinary happens-before. Row 1 holds what is also visible to
+the *async proxy* (PTX ISA, "Proxies"): generic writes enter it only through ``fence.proxy.async``.
+Row 2 holds what came before in time for any other reason: bytes that land, say, come after all that
+the thread did that issued their copy, although nothing of that becomes visible with them. It orders
+no accesses; it says that a barrier cannot have been lapped.
 """
 
 from __future__ import annotations
@@ -91,8 +94,8 @@ class Agents:
         return (agent - 1) // self.per_cta
 
     def clock(self) -> np.ndarray:
-        """A fresh clock of shape ``[2, agents]``: it has seen the host."""
-        clock = np.zeros((2, self.count), dtype=np.int64)
+        """A fresh clock of shape ``[3, agents]``: it has seen the host."""
+        clock = np.zeros((3, self.count), dtype=np.int64)
         clock[:, 0] = CLOCK_MASK
         return clock
 

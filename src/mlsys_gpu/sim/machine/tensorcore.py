@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_gpu.sim.machine import access, descriptors, memory
-from mlsys_gpu.sim.machine.barriers import _full, barrier_at, uniform
+from mlsys_gpu.sim.machine.barriers import _full, barrier_at, came_after, uniform
 from mlsys_gpu.sim.machine.clocks import (
     AGENT_SHIFT,
     CLOCK_MASK,
@@ -671,6 +671,9 @@ def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> N
         published = pipe.seen.copy()
         published[:, w.unit["tcgen05"]] = pipe.clock
         pipe.clock += 1
+    if w.checks:
+        came_after(published, w.clock)
+        w.tick()
     for barrier in barriers:
         barrier.arrivers.add(w.unit["tcgen05"])
     site, who = w.s, f"tcgen05.commit of {w.name()}"
