@@ -186,6 +186,34 @@ def test_lapping_is_found_from_the_order_alone(schedule):
     assert [f.code for f in report.findings[1:]] in ([], ["deadlock"])
 
 
+def test_bytes_that_land_come_after_what_their_issuer_did(schedule):
+    """Warp 1 waits for a phase of E, and then asks for bytes; they complete F, and whoever waits
+    for F completes the next phase of E: nothing is lapped, though no memory is published by bytes.
+    """
+    body = """
+    X, E, F = w.machine.pointers[0], SB, SB + 8
+    if w.id == 0:
+        mbarrier_init(w, E, 1)
+        mbarrier_init(w, F, 1)
+        mbarrier_arrive(w, F, 1, 16, mask=True)
+        mbarrier_arrive(w, E, 1, mask=True)
+    await cta_sync(w)
+    if w.id == 1:
+        {first}
+        bulk_load(w, SB + 64, X, 16, F, mask=True)
+        {second}
+    else:
+        await mbarrier_wait(w, F, 0)
+        mbarrier_arrive(w, E, 1, mask=True)
+    """
+    wait = "await mbarrier_wait(w, E, 0)"
+    launch = {"threads": 64, "tensors": [("X", np.zeros(4, np.float32))]}
+    right = warps.run(body.format(first=wait, second="pass"), **launch, **schedule)
+    assert not right.findings, right
+    wrong = warps.run(body.format(first="pass", second=wait), **launch, **schedule)
+    assert wrong.findings[0].code == "barrier-lapped"
+
+
 def test_a_ring_of_two_barriers_is_silent(schedule):
     """Producer and consumer take turns through full and empty, over several phases."""
     report = warps.run(
