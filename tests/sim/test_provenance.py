@@ -28,7 +28,8 @@ def tile(rows=0, first=0, count=ROWS) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates (row, column) of a K-major tile: K runs over columns."""
     row = rows + np.arange(count)[:, None]
     column = first + np.arange(K)[None, :]
-    return np.broadcast_arrays(row, column)
+    shape = (count, K)
+    return np.broadcast_to(row, shape), np.broadcast_to(column, shape)
 
 
 def marks(tensor: int, row, last) -> dict[str, np.ndarray]:
