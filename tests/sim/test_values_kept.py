@@ -167,20 +167,36 @@ def test_a_warp_barrier_that_some_lanes_reach(lanes):
     run(kernel, dtype=np.int32, codes=["divergent-collective"])
 
 
-def test_a_local_that_nothing_has_written_does_not_look_right():
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+@pytest.mark.parametrize("first", [0, 16])
+def test_a_local_that_only_some_lanes_have_written(dtype, first):
     @T.prim_func
-    def kernel(D: T.Buffer((32,), "int32")):
+    def kernel(D: T.Buffer((32,), dtype)):
         T.device_entry()
         cta = T.cta_id([1])
         tid = T.thread_id([32])
-        x: T.int32
-        if tid >= 16:
-            x = 0
-        D[tid] = x
+        x = T.alloc_local((1,), dtype)
+        if tid >= first:
+            x[0] = T.cast(1, dtype)
+        D[tid] = x[0]
 
-    out = run(kernel, dtype=np.int32)
-    assert (out[:16] != 0).all()
-    assert (out[16:] == 0).all()
+    out = run(kernel, dtype=np.dtype(dtype), codes=["uninitialised-read"] if first else [])
+    assert (out[:first] != 0).all()
+    assert (out[first:] == 1).all()
+
+
+def test_an_array_element_that_nothing_has_written():
+    @T.prim_func
+    def kernel(D: T.Buffer((32,), "float32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([32])
+        x = T.alloc_local((4,), "float32")
+        for i in range(3):
+            x[i] = T.float32(1)
+        D[tid] = x[0] + x[3]
+
+    run(kernel, codes=["uninitialised-read"])
 
 
 def test_a_division_by_zero_names_its_line():

@@ -29,6 +29,7 @@ from mlsys_gpu.sim.frontend.values import (
     SliceLoop,
     Value,
 )
+from mlsys_gpu.sim.machine.numerics import POISON
 from mlsys_gpu.sim.program import Program, Unsupported
 
 
@@ -80,6 +81,9 @@ class Translator:
         self.emitted_site: int | None = None
         self.override: list[tuple[str, int]] | None = None
         self.static_shared = 0
+        #: Scalars that every path writes before it reads them; and where each one is declared.
+        self.assigned: set[int] = set()
+        self.declared: dict[int, int] = {}
         self.grain = 4
         self.facts = analysis.analyse(lowered.device, lowered.launch)
 
@@ -278,6 +282,8 @@ class Translator:
         if self.slice is not None:
             self.slice.inner.add(_id(buffer))
         root.name = self.fresh(name)
+        self.declared[_id(root.var)] = self.depth
+        self.assigned.discard(_id(root.var))
         self.buffers[_id(buffer)] = Buffer(name, dtype, "local", root=root)
         if self.slice is not None and root.size == 1:
             return
@@ -621,6 +627,8 @@ class Translator:
             if loop is not None and analysis.written_in_loop(loop.var, root.var, self.facts):
                 raise NotVectorizable("a value carried to the next iteration")
             code, lane = root.name, root.kind == "lane"
+            if _id(root.var) not in self.assigned:
+                code = self.written(code, buffer)
             if lane and self.context.lane is not None:
                 code, lane = self.pick(code, buffer.dtype), False
             elif lane and loop is not None:
@@ -630,21 +638,36 @@ class Translator:
             if loop is not None:
                 raise NotVectorizable("a list of scalars")
             where = self.register_index(buffer, index)
-            return Value(f"{root.name}[{where.code}]", buffer.dtype)
+            return Value(self.written(f"{root.name}[{where.code}]", buffer), buffer.dtype)
         if loop is not None:
             registers = self.registers_of(buffer, [index])
             if registers is None:
                 raise NotVectorizable("an index that is no arithmetic progression")
             self.touch_registers(registers, False)
-            return self.read_registers(registers, 1)
+            value = self.read_registers(registers, 1)
+            code = self.written(value.code, buffer)
+            return Value(code, value.dtype, value.lane, value.loop)
         where = self.register_index(buffer, index)
         view = self.view(root, buffer.dtype)
         self.touch(root, False, self._one_register(where, buffer.dtype))
         if where.lane:
-            return self.integer(Value(f"{view}[w.lanes, {where.code}]", buffer.dtype, True))
+            code = self.written(f"{view}[w.lanes, {where.code}]", buffer)
+            return self.integer(Value(code, buffer.dtype, True))
         if self.context.lane is not None:
-            return self.integer(Value(f"{view}[{self.context.lane}, {where.code}]", buffer.dtype))
-        return self.integer(Value(f"{view}[:, {where.code}]", buffer.dtype, True))
+            code = self.written(f"{view}[{self.context.lane}, {where.code}]", buffer)
+            return self.integer(Value(code, buffer.dtype))
+        code = self.written(f"{view}[:, {where.code}]", buffer)
+        return self.integer(Value(code, buffer.dtype, True))
+
+    def written(self, code: str, buffer: Buffer) -> str:
+        """The code of a register's value, checked where an unwritten one can be told apart."""
+        if buffer.root is None or buffer.dtype != buffer.root.dtype:
+            return code
+        if buffer.dtype not in ("float32", "int32", "uint32"):
+            return code
+        self.mark()
+        mask = f", {self.context.mask}" if self.context.mask and self.context.lane is None else ""
+        return f"written(w, {code}, {buffer.name!r}{mask})"
 
     def register_index(self, buffer: Buffer, index: Any) -> Value:
         """An index into a local array, checked at run time unless it is a number within."""
@@ -696,6 +719,8 @@ class Translator:
             else:
                 code = self.widened(root, value.code) if value.uniform else f"held({value.code})"
                 self.emit(f"{root.name} = {code}")
+            if self.depth <= self.declared.get(_id(root.var), 0) and self.context == Context():
+                self.assigned.add(_id(root.var))
             return
         if root.kind == "list":
             if loop is not None:
@@ -1597,6 +1622,8 @@ def _rows(code: str, count: int) -> str:
 def _poison(dtype: str) -> str:
     """What a variable holds before it is written: no number that looks right by chance."""
     if dtype in FLOATS:
+        if dtype == "float32":
+            return f"np.uint32({int(POISON)}).view(np.float32)"
         return f"{NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})"
     if dtype in ("bool", "handle"):
         return "0"

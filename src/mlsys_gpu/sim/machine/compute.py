@@ -176,6 +176,34 @@ def held(value):
 
 
 @op
+def written(w: Warp, value, name: str, mask=None):
+    """A register's value; a finding where an active lane's still holds the poison."""
+    if not w.checks:
+        return value
+    bits = np.asarray(value)
+    if bits.dtype == np.float32:
+        bad = bits.view(np.uint32) == numerics.POISON
+    else:
+        bad = bits == 0x5A5A5A5A
+    if bad.any():
+        if bad.ndim:
+            active = np.arange(32) < w.active if mask is None else mask
+            if bad.shape[0] == 32:
+                bad = bad & active.reshape(-1, *[1] * (bad.ndim - 1))
+            if not bad.any():
+                return value
+        w.machine.report(
+            "uninitialised-read",
+            w,
+            f"{name} is read, and nothing has written it",
+            memory=f"registers of {name}",
+            threads=w.threads(mask),
+            fix=f"give {name} a value on every path that leads here",
+        )
+    return value
+
+
+@op
 def endless(w: Warp, rounds: int) -> None:
     """Report a while loop that has gone round more often than any kernel's does, and stop."""
     if rounds <= MAX_ROUNDS:
