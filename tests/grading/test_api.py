@@ -151,7 +151,7 @@ def test_hints_come_in_steps(course: Path) -> None:
     exercise = manifest.find(manifest.load(course), "10.3")
     shown = []
     for n in range(5):
-        path_of(course, "10.3").write_text(f"def copy_plan(*_):\n    return 3, {n}\n")
+        path_of(course, "10.3").write_text(f"def copy_plan(*_):\n    return 0, {n}\n")
         (verdict,) = api.check_exercises("10.3").verdicts
         shown.append(verdict.hint)
     assert shown == [exercise.hints[i] for i in (0, 1, 2, 2, 2)]
