@@ -128,10 +128,10 @@ def whole_warp(t: Any, what: str, members: Any = None) -> None:
             return
     if t.context.lane is not None:
         t.mark()
-        t.emit(f"one_lane(w, {what!r}, {t.context.lane})")
+        t.emit(f"whole_warp(w, w.lanes == {t.context.lane}, {what!r})")
     elif t.context.mask is not None:
         t.mark()
-        t.emit(f"whole_warp(w, {what!r}, {t.context.mask})")
+        t.emit(f"whole_warp(w, {t.context.mask}, {what!r})")
 
 
 def _shuffled(t: Any, call: Any, mode: str) -> Value:
@@ -315,7 +315,7 @@ def _collective(t: Any, what: str) -> None:
     """A warp-wide operation has no meaning for one lane alone."""
     if t.context.lane is not None:
         t.mark()
-        t.emit(f"one_lane(w, {what!r}, {t.context.lane})")
+        t.emit(f"whole_warp(w, w.lanes == {t.context.lane}, {what!r})")
 
 
 # ----------------------------------------------------------------------- inline CUDA (func_call)

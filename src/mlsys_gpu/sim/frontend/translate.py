@@ -29,7 +29,6 @@ from mlsys_gpu.sim.frontend.values import (
     SliceLoop,
     Value,
 )
-from mlsys_gpu.sim.machine.numerics import POISON
 from mlsys_gpu.sim.program import Program, Unsupported
 
 
@@ -290,9 +289,9 @@ class Translator:
         if root.kind == "array":
             self.emit(f'{root.name} = fresh({root.size}, "{dtype}")')
         elif root.kind == "list":
-            self.emit(f"{root.name} = [{_poison(dtype)}] * {root.size}")
+            self.emit(f"{root.name} = [{self.unwritten(dtype)}] * {root.size}")
         else:
-            self.emit(f"{root.name} = {self.widened(root, _poison(dtype))}")
+            self.emit(f"{root.name} = {self.widened(root, self.unwritten(dtype))}")
 
     def stmt_DeclBuffer(self, stmt: Any) -> None:
         buffer = stmt.buffer
@@ -752,6 +751,13 @@ class Translator:
             self.emit(f"{view}[{mask}, {where.code}] = {picked}")
         else:
             self.emit(f"{view}[:, {where.code}] = {value.code}")
+
+    def unwritten(self, dtype: str) -> str:
+        """The value of a variable before it is written; addresses have none to tell it by."""
+        if dtype == "handle":
+            return "0"
+        code = f'poison("{dtype}")'
+        return code if dtype in FLOATS else f"int({code})"
 
     def widened(self, root: Root, code: str) -> str:
         """A value that all lanes share, as a variable of this kind holds it."""
@@ -1617,17 +1623,6 @@ def _overlap(one: tuple, other: tuple, extent: int) -> bool:
 
 def _rows(code: str, count: int) -> str:
     return code if count > 1 else f"({code})[:, None]"
-
-
-def _poison(dtype: str) -> str:
-    """What a variable holds before it is written: no number that looks right by chance."""
-    if dtype in FLOATS:
-        if dtype == "float32":
-            return f"np.uint32({int(POISON)}).view(np.float32)"
-        return f"{NUMPY[dtype]}({'0x7FFF' if dtype == 'bfloat16' else 'np.nan'})"
-    if dtype in ("bool", "handle"):
-        return "0"
-    return f"0x{'5A' * BYTES[dtype]}"
 
 
 def _vector(parts: list[Value], dtype: str) -> Value:

@@ -18,6 +18,7 @@ from mlsys_gpu.sim.machine.clocks import (
     SITE_MASK,
     unseen,
 )
+from mlsys_gpu.sim.machine.compute import held
 from mlsys_gpu.sim.machine.core import END_HOOKS, Cta, Stop, Warp, op
 from mlsys_gpu.sim.program import Unsupported
 
@@ -160,13 +161,7 @@ def ld_global(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     tensor, offsets = _span(w, address, width, mask, "load")
     _count_loads(w, width, np.size(offsets))
     _count_scattered(w, offsets, width, "load")
-    return _loaded(tensor.view(size, lanes), offsets, width)
-
-
-def _loaded(view: np.ndarray, offsets, width: int):
-    """The elements at byte offsets: never a view of memory, which may change later."""
-    value = view[offsets // width]
-    return value.copy() if isinstance(value, np.ndarray) and value.base is not None else value
+    return held(tensor.view(size, lanes)[offsets // width])
 
 
 def _count_loads(w: Warp, width: int, threads: int) -> None:
@@ -178,7 +173,7 @@ def _count_loads(w: Warp, width: int, threads: int) -> None:
 def st_global(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store ``lanes`` elements of ``size`` bytes to global memory."""
     width = size * lanes
-    value = _one_place(w, address, value, lanes, mask)
+    value = _one_place(w, address, value, lanes, mask, "global")
     if mask is not None:
         address, value = _select(address, value, mask, lanes)
         if np.size(address) == 0:
@@ -323,7 +318,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
         if cta is not w.cta:
             cta.remote[w.agent] = w.now | w.s
         generic_read(w, cta, plan.index, plan.wide, plan.lanes, mask)
-    value = _loaded(cta.shared.view(size, lanes), offsets, width)
+    value = held(cta.shared.view(size, lanes)[plan.rows])
     return value if full is None else _spread(value, full.shape, mask, lanes)
 
 
@@ -331,7 +326,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
 def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None, lane=None) -> None:
     """Store ``lanes`` elements of ``size`` bytes to shared memory (32-bit shared addresses)."""
     width = size * lanes
-    value = _one_place(w, address, value, lanes, mask)
+    value = _one_place(w, address, value, lanes, mask, "shared")
     parts = _by_rank(w, address, mask)
     if parts:
         for part in parts:
@@ -400,7 +395,7 @@ def _select(address, value, mask, lanes: int):
     return address, value
 
 
-def _one_place(w: Warp, address, value, lanes: int, mask):
+def _one_place(w: Warp, address, value, lanes: int, mask, space: str):
     """What a store to one address leaves there: one lane's value, and a finding where they differ.
 
     PTX gives no order to the lanes' stores; which of different values stays is undefined.
@@ -413,7 +408,6 @@ def _one_place(w: Warp, address, value, lanes: int, mask):
     if w.checks and (values != values[0]).any():
         numbers = np.arange(32) if mask is None else np.flatnonzero(mask)
         other = int(np.flatnonzero((values != values[0]).reshape(len(values), -1).any(axis=1))[0])
-        space = "shared" if address < 1 << memory.SPACE_BITS else "global"
         _two_lanes(w, int(numbers[0]), int(numbers[other]), space, "one address", mask)
     return values[-1]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlsys_gpu.sim.machine import memory
 from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, MAX_BARRIERS
-from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Stop, Waiting, Warp, op
+from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Stop, Waiting, Warp, op, whole_warp
 from mlsys_gpu.sim.program import Unsupported
 
 
@@ -429,25 +429,10 @@ def _describe_cta(rendezvous: Rendezvous, cta: Cta) -> str:
     return f"waits at {rendezvous.label}, which has not been reached by {names}"
 
 
-def _full(w: Warp, mask, what: str) -> None:
-    """A collective needs the whole warp."""
-    if mask is None or (np.asarray(mask) | ~w.present).all():
-        return
-    w.machine.report(
-        "divergent-collective",
-        w,
-        f"{what} is reached by {int(np.sum(mask))} of the warp's 32 threads",
-        memory="",
-        threads=w.threads(mask),
-        fix="move it out of the branch that only some of the lanes take",
-    )
-    raise Stop
-
-
 @op
 def cta_sync(w: Warp, mask=None):
     """``bar.sync 0`` by all warps of the CTA."""
-    _full(w, mask, "the CTA barrier")
+    whole_warp(w, mask, "the CTA barrier")
     cta = w.cta
     rendezvous = cta.named.get(-1)
     if rendezvous is None:
@@ -476,7 +461,7 @@ def _pass(w: Warp, rendezvous: Rendezvous) -> None:
 @op
 def bar_sync(w: Warp, barrier, threads=None, mask=None):
     """``bar.sync a, b`` (``barrier.sync``): a named barrier for ``threads`` threads."""
-    _full(w, mask, "a named barrier")
+    whole_warp(w, mask, "a named barrier")
     barrier = int(uniform(w, barrier, "a barrier's number"))
     if threads is None and barrier == 0:
         return cta_sync(w)
@@ -499,7 +484,7 @@ def bar_sync(w: Warp, barrier, threads=None, mask=None):
 @op
 def bar_arrive(w: Warp, barrier, threads, mask=None) -> None:
     """``bar.arrive a, b``: count towards a named barrier without waiting at it."""
-    _full(w, mask, "a named barrier")
+    whole_warp(w, mask, "a named barrier")
     rendezvous = _named(w, int(uniform(w, barrier, "a barrier's number")), threads)
     rendezvous.arrive(w, 32)
     if rendezvous.threads >= rendezvous.expected:
@@ -544,7 +529,7 @@ def warp_sync(w: Warp, mask=None) -> None:
 @op
 def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
     """``barrier.cluster.arrive``: this warp has come; ``release`` publishes what it has done."""
-    _full(w, mask, "the cluster barrier")
+    whole_warp(w, mask, "the cluster barrier")
     rendezvous = _cluster_barrier(w)
     if release:
         rendezvous.arrive(w, 32)
@@ -566,7 +551,7 @@ def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
 @op
 def cluster_wait(w: Warp, mask=None):
     """``barrier.cluster.wait``: until all warps of the cluster have arrived."""
-    _full(w, mask, "the cluster barrier")
+    whole_warp(w, mask, "the cluster barrier")
     rendezvous = _cluster_barrier(w)
     token = w.state.get("cluster_token")
     if token is None:

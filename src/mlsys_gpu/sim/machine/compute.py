@@ -9,28 +9,35 @@ from mlsys_gpu.sim.machine.core import OPS, Stop, Warp, op
 
 #: Rounds of one while loop before it counts as endless.
 MAX_ROUNDS = 500_000
+
 OPS["bf16_to_f32"] = numerics.bf16_to_f32
 OPS["f32_to_bf16"] = numerics.f32_to_bf16
 OPS["f32_to_f16"] = numerics.f32_to_f16
 
 
 @op
-def fresh(count: int, dtype: str) -> np.ndarray:
-    """Registers of a local array, ``[32, count]``: floats hold the poison NaN, integers 0x5A5A…."""
+def poison(dtype: str):
+    """What a register of a dtype holds before it is written: no number that looks right by chance.
+
+    :func:`written` tells the poisons of 32 bits from values.
+    """
     storage = np.dtype(numerics.STORAGE[dtype])
     if dtype == "float32":
-        return np.full((32, count), numerics.POISON, dtype=np.uint32).view(np.float32)
-    if dtype == "bfloat16":
-        return np.full((32, count), 0x7FFF, dtype=np.uint16)
+        return numerics.POISON.view(np.float32)
     if storage.kind == "f":
-        return np.full((32, count), np.nan, dtype=storage)
+        return storage.type(np.nan)
+    if dtype == "bfloat16":
+        return np.uint16(0x7FFF)
     if storage.kind in "iu":
-        return (
-            np.frombuffer(b"\x5a" * (32 * count * storage.itemsize), dtype=storage)
-            .reshape(32, count)
-            .copy()
-        )
-    return np.zeros((32, count), dtype=storage)
+        return np.frombuffer(numerics.INTEGER_POISON * storage.itemsize, dtype=storage)[0]
+    return storage.type(0)
+
+
+@op
+def fresh(count: int, dtype: str) -> np.ndarray:
+    """Registers of a local array, ``[32, count]``, which nothing has written."""
+    value = poison(dtype)
+    return np.full((32, count), value, dtype=value.dtype)
 
 
 @op
@@ -169,7 +176,7 @@ def spread(value, dtype: str) -> np.ndarray:
 
 @op
 def held(value):
-    """A value to keep: a copy where it is a view of registers, which may change later."""
+    """A value to keep: a copy where it is a view of registers or memory, which may change later."""
     if isinstance(value, np.ndarray) and value.base is not None:
         return value.copy()
     return value
@@ -184,7 +191,7 @@ def written(w: Warp, value, name: str, mask=None):
     if bits.dtype == np.float32:
         bad = bits.view(np.uint32) == numerics.POISON
     else:
-        bad = bits == 0x5A5A5A5A
+        bad = bits == poison("int32")
     if bad.any():
         if bad.ndim:
             active = np.arange(32) < w.active if mask is None else mask
@@ -252,35 +259,6 @@ def mapa(w: Warp, address, rank):
         )
         raise Stop
     return tag | rank << memory.RANK_BITS | (address & window)
-
-
-@op
-def one_lane(w: Warp, what: str, lane: int) -> None:
-    """A warp-wide operation was reached by one lane alone."""
-    w.machine.report(
-        "divergent-collective",
-        w,
-        f"{what} is reached by one of the warp's 32 threads",
-        memory="",
-        threads=w.threads(lane),
-        fix="move it out of the branch that only one lane takes",
-    )
-    raise Stop
-
-
-@op
-def whole_warp(w: Warp, what: str, mask) -> None:
-    """Report a warp-wide operation that only some lanes reach."""
-    if mask[: w.active].all() or not mask.any():
-        return
-    w.machine.report(
-        "divergent-collective",
-        w,
-        f"{what} is reached by {int(mask.sum())} of the warp's 32 threads",
-        memory="",
-        threads=w.threads(mask),
-        fix="move it out of the branch, or name in its member mask the lanes that reach it",
-    )
 
 
 @op

@@ -460,6 +460,22 @@ def _livelock(cluster: Cluster, warp: Warp) -> Stop:
     return Stop()
 
 
+@op
+def whole_warp(w: Warp, mask, what: str) -> None:
+    """Report a collective that only some of the warp's lanes (a mask) reach, and stop."""
+    if mask is None or (np.asarray(mask) | ~w.present).all():
+        return
+    w.machine.report(
+        "divergent-collective",
+        w,
+        f"{what} is reached by {int(np.sum(mask))} of the warp's 32 threads",
+        memory="",
+        threads=w.threads(mask),
+        fix="move it out of the branch that only some of the lanes take",
+    )
+    raise Stop
+
+
 class Machine:
     """One launch of a Program on a set of tensors."""
 

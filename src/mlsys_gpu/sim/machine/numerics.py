@@ -9,6 +9,8 @@ import numpy as np
 
 #: The float32 pattern (a quiet NaN with a payload) that fills registers nothing has written.
 POISON = np.uint32(0x7FC0DEAD)
+#: Each byte of an integer register that nothing has written.
+INTEGER_POISON = b"\x5a"
 
 #: Storage type of each TVM dtype; bfloat16 is held as its bits.
 STORAGE = {

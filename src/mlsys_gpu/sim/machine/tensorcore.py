@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_gpu.sim.machine import access, descriptors, memory
-from mlsys_gpu.sim.machine.barriers import _full, barrier_at, came_after, uniform
+from mlsys_gpu.sim.machine.barriers import barrier_at, came_after, uniform
 from mlsys_gpu.sim.machine.clocks import (
     AGENT_SHIFT,
     CLOCK_MASK,
@@ -34,6 +34,7 @@ from mlsys_gpu.sim.machine.core import (
     Waiting,
     Warp,
     op,
+    whole_warp,
 )
 from mlsys_gpu.sim.machine.numerics import POISON, bf16_to_f32
 
@@ -141,7 +142,7 @@ def tmem_of(cta: Cta) -> Tmem:
 @op
 def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
     """``tcgen05.alloc``: reserve columns; the first one's address goes to shared memory."""
-    _full(w, mask, "tcgen05.alloc")
+    whole_warp(w, mask, "tcgen05.alloc")
     columns = int(uniform(w, columns, "a column count"))
     tmem = tmem_of(w.cta)
     if columns & (columns - 1) or not 32 <= columns <= COLUMNS:
@@ -255,7 +256,7 @@ def _pair_columns(w: Warp, columns: int) -> int | None:
 @op
 def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> None:
     """``tcgen05.dealloc``: give columns back; nothing may still be using them."""
-    _full(w, mask, "tcgen05.dealloc")
+    whole_warp(w, mask, "tcgen05.dealloc")
     if w.open is not None:
         w.open.flush()
     start = int(uniform(w, address, "a tensor-memory address")) & 0xFFFF
@@ -297,7 +298,7 @@ def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> Non
 @op
 def tcgen05_relinquish(w: Warp, group: int = 1, mask=None) -> None:
     """``tcgen05.relinquish_alloc_permit``: this CTA will allocate no more."""
-    _full(w, mask, "tcgen05.relinquish_alloc_permit")
+    whole_warp(w, mask, "tcgen05.relinquish_alloc_permit")
     tmem_of(w.cta).permit = False
 
 
@@ -738,7 +739,7 @@ def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, 
 
     ``registers`` is the warp's ``[32, N]`` view (any 32-bit type); it is filled by the wait.
     """
-    _full(w, mask, "tcgen05.ld")
+    whole_warp(w, mask, "tcgen05.ld")
     if w.open is not None:
         w.open.flush()
     lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.ld")
@@ -812,7 +813,7 @@ def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
 @op
 def tcgen05_st(w: Warp, address, values: np.ndarray, shape: str, count: int, mask=None) -> None:
     """``tcgen05.st.32x32b.xN``: N registers of each thread into N columns of the warp's lanes."""
-    _full(w, mask, "tcgen05.st")
+    whole_warp(w, mask, "tcgen05.st")
     if w.open is not None:
         w.open.flush()
     lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.st")
@@ -847,14 +848,14 @@ def _wait_transfers(w: Warp, unit: str) -> None:
 @op
 def tcgen05_wait_ld(w: Warp, mask=None) -> None:
     """``tcgen05.wait::ld``: this thread's tensor-memory loads so far are done."""
-    _full(w, mask, "tcgen05.wait::ld")
+    whole_warp(w, mask, "tcgen05.wait::ld")
     _wait_transfers(w, "tmem_load")
 
 
 @op
 def tcgen05_wait_st(w: Warp, mask=None) -> None:
     """``tcgen05.wait::st``: this thread's tensor-memory stores so far are done."""
-    _full(w, mask, "tcgen05.wait::st")
+    whole_warp(w, mask, "tcgen05.wait::st")
     _wait_transfers(w, "tmem_store")
 
 
@@ -1002,7 +1003,7 @@ def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
 @op
 def wgmma_fence(w: Warp, mask=None) -> None:
     """``wgmma.fence``: orders this warp's accesses to registers before the wgmmas that follow."""
-    _full(w, mask, "wgmma.fence")
+    whole_warp(w, mask, "wgmma.fence")
     _, state = _warpgroup(w)
     state.fenced.clear()
     state.fence_seen = True
@@ -1090,7 +1091,7 @@ def wgmma_mma(
 
     ``registers`` is the warp's ``[32, R]`` float32 array, ``first`` its first register.
     """
-    _full(w, mask, "wgmma.mma_async")
+    whole_warp(w, mask, "wgmma.mma_async")
     group, state = _warpgroup(w)
     a = int(uniform(w, a, "a descriptor"))
     b = int(uniform(w, b, "a descriptor"))
@@ -1148,7 +1149,7 @@ def wgmma_mma(
 @op
 def wgmma_commit(w: Warp, mask=None) -> None:
     """``wgmma.commit_group``: what was issued since the last commit is one group."""
-    _full(w, mask, "wgmma.commit_group")
+    whole_warp(w, mask, "wgmma.commit_group")
     group, state = _warpgroup(w)
     state.groups.append(state.issued)
     upto = state.issued
@@ -1165,7 +1166,7 @@ def _issued(group: Warpgroup) -> int:
 @op
 def wgmma_wait(w: Warp, count: int, mask=None):
     """``wgmma.wait_group N``: all but the latest N groups of this warp are done."""
-    _full(w, mask, "wgmma.wait_group")
+    whole_warp(w, mask, "wgmma.wait_group")
     group, state = _warpgroup(w)
     if len(state.groups) <= count:
         return None
