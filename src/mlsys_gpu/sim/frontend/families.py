@@ -126,10 +126,8 @@ def whole_warp(t: Any, what: str, members: Any = None) -> None:
         code = members.code if isinstance(members, Value) else str(getattr(members, "value", ""))
         if code not in ("4294967295", "-1"):
             return
-    if t.context.lane is not None:
-        t.mark()
-        t.emit(f"whole_warp(w, w.lanes == {t.context.lane}, {what!r})")
-    elif t.context.mask is not None:
+    _collective(t, what)
+    if t.context.lane is None and t.context.mask is not None:
         t.mark()
         t.emit(f"whole_warp(w, {t.context.mask}, {what!r})")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_gpu.sim.machine import numerics
 from mlsys_gpu.sim.machine.core import Warp, op
 
 _TINY = np.float32(1.1754944e-38)  # the smallest normal float32
@@ -277,15 +278,7 @@ def redux(w: Warp, kind: str, value, mask=None):
     values = np.broadcast_to(np.asarray(value), (32,))
     if mask is not None:
         values = values[mask]
-    combine = {
-        "add": np.add,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-    }[kind]
-    result = combine.reduce(values)
+    result = numerics.COMBINE[kind].reduce(values)
     if kind == "add":
         result = int(result) & 0xFFFFFFFF
     return result.item() if isinstance(result, np.integer) else result

@@ -19,7 +19,7 @@ from mlsys_gpu.sim.machine import access, memory
 from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at, uniform
 from mlsys_gpu.sim.machine.clocks import stamp, unseen
 from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Pipe, Stop, Warp, op
-from mlsys_gpu.sim.machine.numerics import from_f32, to_f32
+from mlsys_gpu.sim.machine.numerics import COMBINE, from_f32, to_f32
 
 _SWIZZLE_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
 
@@ -470,15 +470,7 @@ def _reduced(held: np.ndarray, values: np.ndarray, dtype: str, how: str) -> np.n
         return np.where(a >= b, 0, a + 1).astype(typed).view(held.dtype)
     if how == "dec":
         return np.where((a == 0) | (a > b), b, a - 1).astype(typed).view(held.dtype)
-    combine = {
-        "add": np.add,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-    }[how]
-    return combine(a, b).view(held.dtype)
+    return COMBINE[how](a, b).view(held.dtype)
 
 
 @op

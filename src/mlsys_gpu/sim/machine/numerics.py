@@ -29,6 +29,16 @@ STORAGE = {
     "bool": np.bool_,
 }
 
+#: What reductions (``redux.sync``, ``cp.reduce.async.bulk``) do with two integers.
+COMBINE = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
 
 def bf16_to_f32(bits):
     """bfloat16 bits (uint16) to float32; exact."""
