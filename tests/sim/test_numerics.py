@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlsys_gpu.sim.machine import descriptors, numerics, tensorcore
+from mlsys_gpu.sim.machine import descriptors, numerics, operands, tcgen05, wgmma
 
 # ------------------------------------------------------------------------------- formats
 
@@ -171,7 +171,7 @@ def test_operands_as_numbers():
     matrices = [descriptors.Matrix(1024 + 32 * j, 16, 512, 64) for j in range(2)]
     index, transposed = descriptors.operand_rows(matrices, 8, False)
     cta: Any = Cta()
-    got = tensorcore.decode(cta, index, transposed, "float16")
+    got = operands.decode(cta, index, transposed, "float16")
     assert np.array_equal(got, values.astype(np.float32))
 
 
@@ -266,7 +266,7 @@ def test_wgmma_accumulator_fragment(n):
     registers = [np.full((32, n // 2 + 3), -1, np.float32) for _ in range(4)]
     views = [(0, r, 2) for r in registers]
     group: Any = type("Group", (), {"matrices": {("x",): (matrix, views)}})()
-    tensorcore._store_back(group, ("x",))
+    wgmma._store_back(group, ("x",))
     for warp in range(4):
         for lane in range(32):
             for i in range(n // 2):
@@ -274,7 +274,7 @@ def test_wgmma_accumulator_fragment(n):
                 column = 8 * (i // 4) + 2 * (lane % 4) + i % 2
                 assert registers[warp][lane, 2 + i] == matrix[row, column]
         assert (registers[warp][:, [0, 1, n // 2 + 2]] == -1).all()
-    assert np.array_equal(tensorcore._gather(views, n), matrix)
+    assert np.array_equal(wgmma._gather(views, n), matrix)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_wgmma_accumulator_fragment(n):
 def test_rows_of_a_product_in_tensor_memory(m, group, lanes):
     """Lane of each row of a CTA's part of D (PTX ISA, tcgen05 data path layouts)."""
     form = descriptors.instruction(instruction(m, 32))
-    place = tensorcore.Place(form, group, 64)
+    place = tcgen05.Place(form, group, 64)
     memory = np.zeros((128, 512), np.float32)
     rows = m // group
     product = 1 + np.arange(rows * 32, dtype=np.float32).reshape(rows, 32)
@@ -301,7 +301,7 @@ def test_rows_of_a_product_in_tensor_memory(m, group, lanes):
 def test_a_pair_that_shares_64_rows_each():
     """M = 128 over two CTAs: columns of the right half of D lie in lanes 64 to 127."""
     form = descriptors.instruction(instruction(128, 64))
-    place = tensorcore.Place(form, 2, 0)
+    place = tcgen05.Place(form, 2, 0)
     memory = np.zeros((128, 512), np.float32)
     product = 1 + np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
     place.target(memory)[...] = place.shaped(product)

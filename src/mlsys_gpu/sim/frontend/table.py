@@ -63,6 +63,8 @@ def load() -> None:
         families_bulk,
         families_cluster,
         families_math,
+        families_tcgen05,
+        families_wgmma,
     )
 
 

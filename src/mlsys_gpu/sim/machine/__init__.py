@@ -14,7 +14,8 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     clc,
     compute,
     memory,
-    tensorcore,
+    tcgen05,
+    wgmma,
 )
 from mlsys_gpu.sim.machine.core import OPS, READINGS, execute
 from mlsys_gpu.sim.machine.numerics import STORAGE
