@@ -229,6 +229,12 @@ class Cluster:
         self.busy: dict[Pipe, None] = {}
         self.runnable: deque[Warp] = deque()
         self.state: dict[str, Any] = {}
+        self.live = 0  # warps that have not exited
+        self.idle = 0  # rounds of polling loops since anything has happened
+        self.spins = 0  # times that there was nothing left but polling loops
+        self.seen_writes = -1  # writes to global memory when that was
+        self.number = machine.started  # of the clusters, in the order in which they start
+        machine.started += 1
         ox, oy, oz = origin
         self.ctas = []
         for rank in range(self.size):
@@ -257,23 +263,31 @@ class Cluster:
                 return [(what, self.machine.program.location(site))]
         return []
 
-    def run(self) -> None:
-        """Run all warps to their ends, delivering engines' effects as the schedule says."""
-        machine = self.machine
-        kernel, rng = machine.kernel, machine.rng
-        warps = [w for cta in self.ctas for w in cta.warps]
-        for warp in warps:
+    def start(self) -> None:
+        """Make all warps ready to run."""
+        kernel, rng = self.machine.kernel, self.machine.rng
+        order = [w for cta in self.ctas for w in cta.warps]
+        for warp in order:
             warp.code = kernel(warp)
-        order = list(warps)
+        self.live = len(order)
         if rng is not None:
             rng.shuffle(order)
         self.runnable.extend(order)
-        live = len(warps)
+
+    def proceed(self, turns: int | None = None) -> str:
+        """Run the warps, delivering engines' effects as the schedule says.
+
+        Returns why it stops: ``ended``; ``idle``, where only polling loops are left that find
+        nothing new (another cluster may bring it); or ``paused``, after ``turns`` turns.
+        """
+        rng = self.machine.rng
         runnable, busy = self.runnable, self.busy
-        while live:
+        self.idle = 0
+        while self.live:
             if rng is not None and busy and (not runnable or rng.random() < 0.4):
                 pipes = list(busy)
                 pipes[rng.randrange(len(pipes))].deliver()
+                self.idle = 0
                 continue
             if runnable:
                 if rng is not None and len(runnable) > 1:
@@ -283,28 +297,36 @@ class Cluster:
                 next(iter(busy)).deliver()
                 continue
             else:
-                self._deadlock([w for w in warps if not w.exited])
-                return
+                self._deadlock([w for cta in self.ctas for w in cta.warps if not w.exited])
             try:
                 waiting = self._advance(warp)
                 if warp.open is not None:
                     warp.open.flush()
             except StopIteration:
+                self.idle = 0
                 warp.exited = True
-                live -= 1
+                self.live -= 1
                 for hook in EXIT_HOOKS:
                     hook(warp)
                 continue
             if waiting is None:  # a voluntary pause: a polling loop went round
                 runnable.append(warp)
-                self._spin(warp)
-            elif warp.waiting is None and waiting is not DONE:
-                warp.waiting = waiting
+                if self._idles(warp):
+                    return "idle"
+            else:
+                self.idle = self.spins = 0
+                if warp.waiting is None and waiting is not DONE:
+                    warp.waiting = waiting
+            if turns is not None:
+                turns -= 1
+                if turns <= 0:
+                    return "paused"
         for pipe in list(busy):
             pipe.drain()
         for cta in self.ctas:
             for hook in END_HOOKS:
                 hook(cta)
+        return "ended"
 
     def _advance(self, warp: Warp):
         """Run a warp until it waits or pauses."""
@@ -323,16 +345,23 @@ class Cluster:
             "undefined"
         )
 
-    def _spin(self, warp: Warp) -> None:
-        """A polling loop: let an engine work, and give up where nothing can change any more."""
-        if self.busy and len(self.runnable) == 1:
+    def _idles(self, warp: Warp) -> bool:
+        """Count a round of a polling loop that may have found nothing; True where all that still
+        run only poll, and no engine of this cluster can change that."""
+        if self.seen_writes != self.machine.writes:
+            self.seen_writes = self.machine.writes
+            self.idle = self.spins = 0
+        self.idle += 1
+        if self.idle <= 2 * len(self.runnable):
+            return False
+        self.idle = 0
+        if self.busy:
             next(iter(self.busy)).deliver()
-            warp.state["spins"] = 0
-            return
-        spins = warp.state.get("spins", 0) + 1
-        warp.state["spins"] = spins
-        if spins > self.machine.max_spins:
+            return False
+        self.spins += 1
+        if self.spins * max(1, len(self.machine.resident)) > self.machine.max_spins:
             raise _livelock(self, warp)
+        return True
 
     def _deadlock(self, warps: list[Warp]) -> None:
         machine = self.machine
@@ -450,14 +479,46 @@ def _elsewhere(first: Warp, warps: list[Warp]) -> list[tuple[str, Location | Non
 
 
 def _livelock(cluster: Cluster, warp: Warp) -> Stop:
-    cluster.machine.report(
+    machine = cluster.machine
+    others = len(machine.queue)
+    beside = ""
+    if others:
+        beside = (
+            f"; {others} cluster{'s' * (others != 1)} of the grid cannot start before one of the "
+            f"{len(machine.resident)} that the GPU holds at a time ends"
+        )
+    machine.report(
         "deadlock",
         warp,
-        f"a polling loop has gone round {cluster.machine.max_spins} times and nothing changes",
+        f"{warp.name()} polls, and nothing that still runs can change what it finds{beside}",
         memory="",
-        fix="make sure that whoever the loop waits for can still act",
+        fix=(
+            "make sure that whoever the loop waits for can still act"
+            + (": wait for no CTA that may not have started" if others else "")
+        ),
     )
     return Stop()
+
+
+#: Streaming multiprocessors of the GPUs that we model, by compute capability: H100 and H200 (SXM)
+#: have 132, B200 has 148 (NVIDIA Hopper and Blackwell architecture white papers).
+SM_COUNT = {"sm_90": 132, "sm_100": 148}
+
+
+def resident_clusters(program: Program) -> int:
+    """Clusters that the GPU holds at a time.
+
+    By shared memory (228 KiB of an SM, 1 KiB of it the system's for each CTA), threads (2048) and
+    CTAs (32); source: CUDA C++ Programming Guide, "Technical Specifications per Compute
+    Capability". Registers are not known here.
+    """
+    launch = program.launch
+    shared = launch["shared_bytes"] + program.static_shared + 1024
+    threads = (launch["threads"] + 31) // 32 * 32
+    ctas = max(1, min(228 * 1024 // shared, 2048 // threads, 32))
+    cx, cy, cz = launch["cluster"]
+    sms = SM_COUNT.get(program.arch.rstrip("af"), 132)
+    return max(1, sms * ctas // (cx * cy * cz))
 
 
 @op
@@ -498,6 +559,9 @@ class Machine:
         self.rng = random.Random(seed) if schedule == "seeded" else None
         self.max_spins = 100_000
         self.queue: deque[tuple[int, int, int]] = deque()  # clusters that have not started
+        self.started = 0
+        self.resident: list[Cluster] = []
+        self.writes = 0  # writes to global memory so far, by which polling loops tell a change
         self.findings: dict[tuple, Finding] = {}
         self.completed = True
         self.raced: set[int] = set()  # sites of reads that raced with a write
@@ -542,12 +606,10 @@ class Machine:
         if self.rng is not None:
             self.rng.shuffle(origins)
         self.queue = deque(origins[:clusters])
-        while self.queue:
-            try:
-                Cluster(self, self.queue.popleft()).run()
-            except Stop:
-                self.completed = False
-                break
+        try:
+            self._run_clusters()
+        except Stop:
+            self.completed = False
         for identity, hints in self._hints.items():
             known = self.findings.get(identity)
             if known is not None:
@@ -556,6 +618,38 @@ class Machine:
         for identity, tests in self._unless.items():
             if all(test() for test in tests):
                 del self.findings[identity]
+
+    def _run_clusters(self) -> None:
+        """Run the clusters, as few at a time as get on.
+
+        One cluster runs to its end before the next one starts, which keeps its memory in the
+        processor's caches; where nothing but polling loops is left in it, others join, up to what
+        the GPU holds at a time. The seeded schedule has several under way from the start.
+        """
+        limit = resident_clusters(self.program)
+        together = 1 if self.rng is None else min(limit, self.rng.choice((1, 1, 2, 3)))
+        resident: deque[Cluster] = deque()
+        idle = 0  # clusters in a row that had nothing to do
+        while self.queue or resident:
+            while self.queue and len(resident) < together:
+                resident.append(self._start())
+            self.resident = list(resident)
+            turns = None
+            if self.rng is not None and len(resident) > 1:
+                turns = self.rng.randrange(1, 200)
+            why = resident[0].proceed(turns)
+            idle = idle + 1 if why == "idle" else 0
+            if why == "ended":
+                resident.popleft()
+                continue
+            resident.rotate(-1)
+            if idle >= len(resident) and self.queue and len(resident) < limit:
+                resident.appendleft(self._start())
+
+    def _start(self) -> Cluster:
+        cluster = Cluster(self, self.queue.popleft())
+        cluster.start()
+        return cluster
 
     def cancel(self) -> tuple[int, int, int] | None:
         """Take the next cluster that has not started (cluster launch control), if there is one."""
