@@ -60,14 +60,16 @@ class TensorMap:
 
     def window(self, coords: list[int], parts: list[tuple[int, int]]) -> np.ndarray:
         """The tensor's elements in the clipped box, as raw unsigned integers, outermost first."""
+        typed = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[self.itemsize]
+        shape = [last - first for first, last in reversed(parts)]
+        if 0 in shape:  # the box lies outside the tensor
+            return np.empty(shape, typed)
         base = self.offset + sum(
             (start + first * step) * stride
             for start, (first, _), step, stride in zip(
                 coords, parts, self.steps, self.strides, strict=True
             )
         )
-        typed = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[self.itemsize]
-        shape = [last - first for first, last in reversed(parts)]
         strides = [
             step * stride
             for step, stride in zip(reversed(self.steps), reversed(self.strides), strict=True)
@@ -387,32 +389,28 @@ def tma_store(w: Warp, map_address, coords, source, reduce: str = "", mask=None)
 
 def _cover(w: Warp, tmap: TensorMap, where, parts, index: int, site: int) -> None:
     """Record which words a store writes, and whether another CTA has written them."""
-    tensor = tmap.tensor
-    elements = np.arange(tensor.size // tmap.itemsize, dtype=np.int64)
-    touched = access.words_of(
-        _window_of(elements, tmap, where, parts) * tmap.itemsize, tmap.itemsize, tensor.grain
-    )
-    if touched.size == 0:
+    if any(first == last for first, last in parts):
         return
-    clash, other = tensor.note_write(np.unique(touched), False, index)
+    tensor = tmap.tensor
+    starts = np.asarray(tmap.offset, dtype=np.int64)  # bytes, of each run along the last dimension
+    for start, (first, last), step, stride in reversed(
+        list(zip(where, parts, tmap.steps, tmap.strides, strict=True))[1:]
+    ):
+        starts = starts[..., None] + (start + np.arange(first, last) * step) * stride
+    (first, last), step = parts[0], tmap.steps[0]
+    starts = starts + (where[0] + first * step) * tmap.itemsize
+    nbytes = (last - first) * tmap.itemsize
+    together = int(np.bitwise_or.reduce(starts, axis=None)) | nbytes if step == 1 else 1
+    if together % 16 == 0:
+        touched, wide = starts[..., None] // 16 + np.arange(nbytes // 16), True
+    elif together % tensor.grain == 0:
+        touched, wide = starts[..., None] // tensor.grain + np.arange(nbytes // tensor.grain), False
+    else:
+        each = starts[..., None] + np.arange(last - first) * (step * tmap.itemsize)
+        touched, wide = np.unique(access.words_of(each, tmap.itemsize, tensor.grain)), False
+    clash, other = tensor.note_write(touched, wide, index)
     if clash:
         access.twice_written(w, tensor, other, site)
-
-
-def _window_of(values: np.ndarray, tmap: TensorMap, where, parts) -> np.ndarray:
-    """``values`` (one for each element of the tensor) in the clipped box."""
-    base = tmap.offset // tmap.itemsize + sum(
-        (start + first * step) * (stride // tmap.itemsize)
-        for start, (first, _), step, stride in zip(
-            where, parts, tmap.steps, tmap.strides, strict=True
-        )
-    )
-    shape = [last - first for first, last in reversed(parts)]
-    strides = [
-        step * (stride // tmap.itemsize) * values.itemsize
-        for step, stride in zip(reversed(tmap.steps), reversed(tmap.strides), strict=True)
-    ]
-    return np.ndarray(shape, values.dtype, values.data, base * values.itemsize, strides)
 
 
 @op
