@@ -304,10 +304,12 @@ def analyse(device: Any, launch: Any) -> Facts:
             if root is not None:
                 root.accumulator = True
                 root.kind = "array"
-        elif name == "tirx.ptx.tcgen05_ld":
-            root = facts.roots.get(facts.root_of.get(node_id(call.args[0].source), -1))
-            if root is not None:
-                root.loaded = True
+        elif name in ("tirx.ptx.tcgen05_ld", "tirx.ptx.tcgen05_ld_split"):
+            for position in _destinations(call):
+                root = facts.roots.get(facts.root_of.get(node_id(call.args[position].source), -1))
+                if root is not None:
+                    root.loaded = True
+                    root.kind = "array"  # it is filled later, at the wait: it needs a place
     walker = _Walker(facts)
     for _ in range(32):
         if not walker.walk(body):

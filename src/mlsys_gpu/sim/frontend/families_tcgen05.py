@@ -6,6 +6,7 @@ from typing import Any
 
 from mlsys_gpu.sim.frontend.families import _active, _collective, _group, _mask_kw
 from mlsys_gpu.sim.frontend.table import row
+from mlsys_gpu.sim.frontend.values import BYTES, Registers
 
 
 def _group_of(call: Any) -> int:
@@ -65,47 +66,61 @@ def tcgen05_commit(t: Any, call: Any) -> None:
         t.emit(f"tcgen05_commit(w, {address}, {group}, {ranks[0] if ranks else None}{_active(t)})")
 
 
-def _shape_of(t: Any, call: Any) -> int:
-    """Columns of a tcgen05.ld or st of shape 32x32b."""
-    shape, repeat = call.mods.get("shape", ""), ""
-    for value in call.mods.values():
-        if value.startswith("x") and value[1:].isdigit():
-            repeat = value[1:]
-    if shape != "32x32b":
-        raise t.refuse(f"tcgen05.ld or st of shape {shape}")
-    if any(v.startswith(("pack", "unpack")) for v in call.mods.values()):
-        raise t.refuse("tcgen05.ld or st with packing")
-    return int(repeat)
+def _transfer(call: Any) -> str:
+    """The arguments of a tcgen05.ld or st: shape, repetition, packing and split of the halves."""
+    shape, num = call.mods["shape"], int(call.mods["num"][1:])
+    code = f'"{shape}", {num}'
+    if call.mods.get("pack") or call.mods.get("unpack"):
+        code += ", packed=True" if "pack" in call.mods else ", unpacked=True"
+    if "imm_half_splitoff" in call.operands:
+        code += f", split={int(call.one('imm_half_splitoff').value)}"
+    return code
 
 
-@row("ptx.tcgen05_ld", result="lane")
+def _runs(t: Any, targets: list[Any]) -> list[tuple[Registers, int]]:
+    """Registers that an instruction fills, as runs of consecutive ones, each with its length."""
+    runs: list[list[Any]] = []
+    for target in targets:
+        if runs and t.registers([*runs[-1], target]) is not None:
+            runs[-1].append(target)
+        else:
+            runs.append([target])
+    found = []
+    for run in runs:
+        registers = t.registers(run)
+        if registers is None or BYTES[registers.dtype] != 4:
+            raise t.refuse("tcgen05.ld into registers whose index differs between lanes")
+        found.append((registers, len(run)))
+    return found
+
+
+@row("ptx.tcgen05_ld", "ptx.tcgen05_ld_split", result="lane")
 def tcgen05_ld(t: Any, call: Any) -> None:
-    count = _shape_of(t, call)
-    (_, targets), (_, address) = list(call.operands.items())[:2]
+    targets = call.operands["r"]
     _collective(t, "tcgen05.ld")
-    registers = t.registers(targets)
-    if registers is None:
-        raise t.refuse("tcgen05.ld into registers that are not consecutive")
-    t.touch_registers(registers, True)
-    where = t.expr(address[0]).code
+    whole = t.registers(targets)
+    runs = [(whole, len(targets))] if whole is not None else _runs(t, targets)
+    views = []
+    for registers, count in runs:
+        t.touch_registers(registers, True)
+        view = t.view(registers.root, registers.dtype)
+        views.append(f"{view}[:, {registers.first}:{registers.first} + {count}]")
+    where = t.expr(call.one("taddr")).code
     t.mark()
-    first, view = registers.first, t.view(registers.root, registers.dtype)
-    view = f"{view}[:, {first}:{first} + {count}]"
-    t.emit(f'tcgen05_ld(w, {view}, {where}, "32x32b", {count}{_mask_kw(t)})')
+    view = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
+    t.emit(f"tcgen05_ld(w, {view}, {where}, {_transfer(call)}{_mask_kw(t)})")
 
 
-@row("ptx.tcgen05_st")
+@row("ptx.tcgen05_st", "ptx.tcgen05_st_split")
 def tcgen05_st(t: Any, call: Any) -> None:
-    count = _shape_of(t, call)
-    names = list(call.operands)
-    address, sources = call.operands[names[0]], call.operands[names[1]]
+    sources = call.operands["r"]
     _collective(t, "tcgen05.st")
-    where = t.expr(address[0]).code
+    where = t.expr(call.one("taddr")).code
     value = _group(t, sources, 4)
     t.mark()
-    if count == 1:
+    if len(sources) == 1:
         value = f"np.asarray({value}).reshape(-1, 1)"
-    t.emit(f'tcgen05_st(w, {where}, {value}, "32x32b", {count}{_mask_kw(t)})')
+    t.emit(f"tcgen05_st(w, {where}, {value}, {_transfer(call)}{_mask_kw(t)})")
 
 
 @row("ptx.tcgen05_wait")

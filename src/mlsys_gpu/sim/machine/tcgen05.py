@@ -8,6 +8,8 @@ the ISA leaves open, as the hardware does.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -632,71 +634,176 @@ def _transfers(w: Warp, unit: str) -> _Transfers:
     return found
 
 
-def _quarter(w: Warp, address: int, what: str) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Fragment:
+    """Which word of tensor memory each register of each thread is, for one shape of tcgen05.ld/st.
+
+    ``rows`` and ``columns`` ``[32, R]`` count from the address's lane and column; ``spans`` are the
+    columns that are touched, each the first one and how many. With packing a register is the low
+    halves of two columns, of which ``columns`` is the first.
+    """
+
+    lanes: int
+    rows: np.ndarray
+    columns: np.ndarray
+    spans: tuple[tuple[int, int], ...]
+    packed: bool
+    straight: bool  # register r of thread t is lane t, column r
+
+    def read(self, data: np.ndarray, lane: int, column: int) -> np.ndarray:
+        """The registers ``[32, R]`` (uint32) that tensor memory gives."""
+        if self.straight:
+            return data[lane : lane + 32, column : column + self.rows.shape[1]]
+        rows, columns = self.rows + lane, self.columns + column
+        if not self.packed:
+            return data[rows, columns]
+        return data[rows, columns] & LOW_HALF | data[rows, columns + 1] << np.uint32(16)
+
+    def write(self, data: np.ndarray, lane: int, column: int, words: np.ndarray) -> None:
+        """Put registers ``[32, R]`` (uint32) into tensor memory."""
+        if self.straight:
+            data[lane : lane + 32, column : column + self.rows.shape[1]] = words
+            return
+        rows, columns = self.rows + lane, self.columns + column
+        if not self.packed:
+            data[rows, columns] = words
+            return
+        data[rows, columns] = words & LOW_HALF | UPPER_HALF
+        data[rows, columns + 1] = words >> np.uint32(16) | UPPER_HALF
+
+
+LOW_HALF = np.uint32(0xFFFF)
+#: What stands above a 16-bit element that has a column of its own: the ISA leaves it open; as part
+#: of a float32 it makes a NaN.
+UPPER_HALF = np.uint32(0x7FC00000)
+
+
+@lru_cache(maxsize=256)
+def fragment(shape: str, num: int, packed: bool = False, split: int = 0) -> Fragment:
+    """The registers of ``tcgen05.{ld,st}.shape.xnum`` (PTX ISA, "tcgen05 data movement shape",
+    matrix fragments); ``split`` is the immHalfSplitoff of ``.16x32bx2``."""
+    per_num = {"16x128b": 2, "16x256b": 4}.get(shape, 1)
+    thread = np.arange(32, dtype=np.int64)[:, None]
+    register = np.arange(num * per_num, dtype=np.int64)[None, :]
+    wide = 2 if packed else 1
+    if shape == "32x32b":
+        row, word, words = thread, register, num
+    elif shape == "16x64b":
+        row, word, words = thread // 4 + 8 * (thread % 2), thread // 2 % 2 + 2 * register, 2 * num
+    elif shape == "16x128b":
+        row = thread // 4 + 8 * (register % 2)
+        word, words = thread % 4 + 4 * (register // 2), 4 * num
+    elif shape == "16x256b":
+        row = thread // 4 + 8 * (register // 2 % 2)
+        word, words = register % 2 + 2 * (thread % 4) + 8 * (register // 4), 8 * num
+    else:  # 16x32bx2: the upper 16 threads have a base of their own
+        row, word, words = thread % 16, register, num
+    row, word = np.broadcast_arrays(row, word)
+    column = word * wide
+    spans: tuple[tuple[int, int], ...] = ((0, words * wide),)
+    if shape == "16x32bx2":
+        column = column + thread // 16 * split
+        spans = (*spans, (split, words * wide))
+    lanes = 32 if shape == "32x32b" else 16
+    return Fragment(lanes, row, column, spans, packed, shape == "32x32b" and not packed)
+
+
+def _quarter(w: Warp, address: int, what: str, lanes: int) -> tuple[int, int]:
     """First lane and column of a warp's access; a warp reaches the lanes of its quarter only."""
     lane, column = address >> 16, address & 0xFFFF
     own = 32 * (w.id % 4)
-    strict = w.machine.reading("tmem-lane-0") == "strict"
-    if lane != own and (lane or strict):
-        w.machine.report(
-            "tmem-lane-quarter",
-            w,
-            f"{what} of warp {w.id} names lanes {lane} to {lane + 31}; it can reach lanes {own} to "
-            f"{own + 31} only (warp index modulo 4)",
-            memory=f"tensor memory, lanes {lane}-{lane + 31}",
-            fix=(
-                "let warp w of a warpgroup read the 32 lanes from 32 * (w % 4) on, and write those "
-                "rows of D"
-            ),
+    starts = range(0, 32, lanes)
+    routed = w.machine.reading("tmem-lane-0") != "strict"
+    if lane - own in starts:
+        return lane, column
+    if routed and lane in starts:
+        return own + lane, column
+    if own <= lane < own + 32:
+        wrong = f"starts at lane {lane}, which is no multiple of the {lanes} lanes that it accesses"
+    else:
+        wrong = (
+            f"names lanes {lane} to {lane + lanes - 1}; it can reach lanes {own} to {own + 31} "
+            "only (warp index modulo 4)"
         )
-        raise Stop
-    return own, column
+    w.machine.report(
+        "tmem-lane-quarter",
+        w,
+        f"{what} of warp {w.id} {wrong}",
+        memory=f"tensor memory, lanes {lane}-{lane + lanes - 1}",
+        fix=(
+            "let warp w of a warpgroup read the 32 lanes from 32 * (w % 4) on, and write those "
+            "rows of D"
+        ),
+    )
+    raise Stop
 
 
 @op
-def tcgen05_ld(w: Warp, registers: np.ndarray, address, shape: str, count: int, mask=None) -> None:
-    """``tcgen05.ld.32x32b.xN``: N columns of the warp's 32 lanes into N registers of each thread.
+def tcgen05_ld(
+    w: Warp, registers, address, shape: str, num: int, mask=None, packed=False, split: int = 0
+) -> None:
+    """``tcgen05.ld.shape.xnum``: words of the warp's lanes into registers of each thread.
 
-    ``registers`` is the warp's ``[32, N]`` view (any 32-bit type); it is filled by the wait.
+    ``registers`` is the warp's ``[32, R]`` view (any 32-bit type), or a list of views that have R
+    registers together; they are filled by the wait. ``packed`` is ``.pack::16b``.
     """
     whole_warp(w, mask, "tcgen05.ld")
     if w.open is not None:
         w.open.flush()
-    lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.ld")
+    form = fragment(shape, num, packed, split)
+    address = int(uniform(w, address, "a tensor-memory address"))
+    lane, column = _quarter(w, address, "tcgen05.ld", form.lanes)
     site = w.s
-    w.machine.count("tmem_load_bytes", 32 * count * 4)
+    w.machine.count("tmem_load_bytes", form.rows.size * 4)
     transfers = _transfers(w, "tmem_load")
-    target = registers.view(np.uint32)
-    target[...] = POISON
+    views = registers if isinstance(registers, list) else [registers]
+    targets = [view.view(np.uint32) for view in views]
+    for target in targets:
+        target[...] = POISON
+        transfers.pending.append((target, site))
     cta, agent = w.cta, w.unit["tmem_load"]
-    tmem = _tmem_columns(w, cta, column, count, "tcgen05.ld", site, agent, w.clock[0])
-    if w.checks:
-        lanes = slice(lane // 16, lane // 16 + 2)
-        clock = w.clock[0].copy()
-        clock[agent] = transfers.clock
-        clock[w.unit["tmem_store"]] = _transfers(w, "tmem_store").clock  # same thread: in order
-        box = (lanes, slice(column, column + count))
-        bad = tmem.shadow.writer[box] == 0
-        if bad.any():
-            shadow = tmem.shadow
-            w.machine.report(
-                "uninitialised-read",
-                w,
-                f"tcgen05.ld reads tensor-memory columns {column} to {column + count - 1}, in "
-                "which nothing has been written",
-                memory=f"tensor memory, lanes {lane}-{lane + 31}",
-                fix="wait for the MMA that writes them",
-                unless=lambda: site in w.machine.raced and bool(shadow.writer[box][bad].all()),
-            )
-        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.ld", agent, "read")
-        tmem.shadow.reader(agent)[box] = stamp(agent, transfers.clock, site)
-        tmem.unread[box] = False
+    tmem = tmem_of(cta)
+    for offset, count in form.spans:
+        first = column + offset
+        _tmem_columns(w, cta, first, count, "tcgen05.ld", site, agent, w.clock[0])
+        if w.checks:
+            _check_load(w, transfers, slice(lane // 16, (lane + form.lanes) // 16), first, count)
 
     def land() -> None:
-        target[...] = tmem.data[lane : lane + 32, column : column + count]
+        words = form.read(tmem.data, lane, column)
+        if len(targets) == 1:
+            targets[0][...] = words
+            return
+        first = 0
+        for target in targets:
+            target[...] = words[:, first : first + target.shape[1]]
+            first += target.shape[1]
 
-    transfers.pending.append((target, site))
     transfers.pipe.submit(land)
+
+
+def _check_load(w: Warp, transfers: _Transfers, lanes: slice, column: int, count: int) -> None:
+    """Check and record a load of columns (lanes by 16) by the warp, at the current site."""
+    cta, agent, site = w.cta, w.unit["tmem_load"], w.s
+    shadow = tmem_of(cta).shadow
+    clock = w.clock[0].copy()
+    clock[agent] = transfers.clock
+    clock[w.unit["tmem_store"]] = _transfers(w, "tmem_store").clock  # same thread: in order
+    box = (lanes, slice(column, column + count))
+    bad = shadow.writer[box] == 0
+    if bad.any():
+        w.machine.report(
+            "uninitialised-read",
+            w,
+            f"tcgen05.ld reads tensor-memory columns {column} to {column + count - 1}, in "
+            "which nothing has been written",
+            memory=f"tensor memory, lanes {16 * lanes.start}-{16 * lanes.stop - 1}",
+            fix="wait for the MMA that writes them",
+            unless=lambda: site in w.machine.raced and bool(shadow.writer[box][bad].all()),
+        )
+    _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.ld", agent, "read")
+    shadow.reader(agent)[box] = stamp(agent, transfers.clock, site)
+    tmem_of(cta).unread[box] = False
 
 
 @op
@@ -731,32 +838,42 @@ def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
 
 
 @op
-def tcgen05_st(w: Warp, address, values: np.ndarray, shape: str, count: int, mask=None) -> None:
-    """``tcgen05.st.32x32b.xN``: N registers of each thread into N columns of the warp's lanes."""
+def tcgen05_st(
+    w: Warp, address, values, shape: str, num: int, mask=None, unpacked=False, split: int = 0
+) -> None:
+    """``tcgen05.st.shape.xnum``: registers of each thread into words of the warp's lanes.
+
+    ``values`` are 32-bit registers, broadcast to ``[32, R]``. ``unpacked`` is ``.unpack::16b``.
+    """
     whole_warp(w, mask, "tcgen05.st")
     if w.open is not None:
         w.open.flush()
-    lane, column = _quarter(w, int(uniform(w, address, "a tensor-memory address")), "tcgen05.st")
+    form = fragment(shape, num, unpacked, split)
+    address = int(uniform(w, address, "a tensor-memory address"))
+    lane, column = _quarter(w, address, "tcgen05.st", form.lanes)
     site = w.s
+    w.machine.count("tmem_store_bytes", form.rows.size * 4)
     transfers = _transfers(w, "tmem_store")
     cta, agent = w.cta, w.unit["tmem_store"]
-    tmem = _tmem_columns(w, cta, column, count, "tcgen05.st", site, agent, w.clock[0])
-    if w.checks:
-        lanes = slice(lane // 16, lane // 16 + 2)
-        clock = w.clock[0].copy()
-        clock[agent] = transfers.clock
-        clock[w.unit["tmem_load"]] = _transfers(w, "tmem_load").clock
-        _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.st", agent, "write")
-        box = (lanes, slice(column, column + count))
-        tmem.shadow.write(box, stamp(agent, transfers.clock, site))
-        tmem.added[box] = False
-    data = np.broadcast_to(np.asarray(values), (32, count)).copy().view(np.uint32)
-
-    def land() -> None:
-        tmem.data[lane : lane + 32, column : column + count] = data
-
+    tmem = tmem_of(cta)
+    lanes = slice(lane // 16, (lane + form.lanes) // 16)
+    for offset, count in form.spans:
+        first = column + offset
+        _tmem_columns(w, cta, first, count, "tcgen05.st", site, agent, w.clock[0])
+        if w.checks:
+            clock = w.clock[0].copy()
+            clock[agent] = transfers.clock
+            clock[w.unit["tmem_load"]] = _transfers(w, "tmem_load").clock
+            _tmem_check(w, cta, lanes, first, count, clock, site, "tcgen05.st", agent, "write")
+            box = (lanes, slice(first, first + count))
+            tmem.shadow.write(box, stamp(agent, transfers.clock, site))
+            tmem.added[box] = False
+    values = np.asarray(values)
+    if values.dtype.itemsize != 4:  # a Python integer, the same for all lanes
+        values = values.astype(np.uint32)
+    data = np.broadcast_to(values, form.rows.shape).copy().view(np.uint32)
     transfers.pending.append((None, site))
-    transfers.pipe.submit(land)
+    transfers.pipe.submit(lambda: form.write(tmem.data, lane, column, data))
 
 
 def _wait_transfers(w: Warp, unit: str) -> None:
