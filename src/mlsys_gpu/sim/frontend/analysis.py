@@ -487,17 +487,38 @@ def _destinations(call: Any) -> set[int]:
         for i, a in enumerate(call.args)
         if type(a).__name__ == "Call" and str(a.op.name) == "tirx.address_of"
     }
-    if name.startswith("tirx.ptx."):
-        from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
-
-        entry = TABLE.get(name.removeprefix("tirx.ptx."))
-        if entry is not None:
-            slots = len(entry.slots)
-            tokens = [str(a.value) for a in list(call.args)[len(call.args) - slots - 1 : -1]]
-            for slot, first, lanes in operand_layout(entry, mods(entry, tokens)):
-                if slot.rw in ("w", "rw"):
-                    positions |= set(range(first, first + lanes))
+    if name.startswith("tirx.ptx.") and name != "tirx.ptx.addr":
+        for slot, group in ptx_operands(call)[0]:
+            if slot.rw in ("w", "rw"):
+                positions |= {position for position, _ in group if position is not None}
     return positions
+
+
+def ptx_operands(call: Any) -> tuple[list[Any], dict[str, str], list[str]]:
+    """Operands, modifiers and flags of a call of the PTX dialect, by TVM's instruction table.
+
+    Each operand is its slot and, for each register of it, the position among the call's arguments
+    and the argument. A register that is sunk (``_``) has left no argument: both are None.
+    """
+    from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
+
+    entry = TABLE[str(call.op.name).removeprefix("tirx.ptx.")]
+    args = list(call.args)
+    first_token = len(args) - len(entry.slots) - 1
+    modifiers = mods(entry, [str(a.value) for a in args[first_token:-1]])
+    flags = str(args[-1].value).split(",")
+    sunk = {int(flag[1:]) for flag in flags if flag[:1] == "s" and flag[1:].isdigit()}
+    operands, position = [], 0
+    for slot, first, lanes in operand_layout(entry, modifiers):
+        group: list[tuple[int | None, Any]] = []
+        for register in range(first, first + lanes):
+            if register in sunk:
+                group.append((None, None))
+            else:
+                group.append((position, args[position]))
+                position += 1
+        operands.append((slot, group))
+    return operands, modifiers, flags
 
 
 def _one_region(root: Root) -> bool:

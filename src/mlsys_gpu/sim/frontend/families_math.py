@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlsys_gpu.sim.frontend.families import _scalar_bits, whole_warp
+from mlsys_gpu.sim.frontend.families import _scalar_bits
 from mlsys_gpu.sim.frontend.table import row
 from mlsys_gpu.sim.frontend.values import BYTES, FLOATS, Value
 
@@ -337,48 +337,6 @@ def selp(t: Any, call: Any) -> None:
     _store(t, target, chosen)
 
 
-# ------------------------------------------------------------------- votes, shuffles, reductions
-
-
-@row("ptx.vote_sync", result="uniform")
-def vote(t: Any, call: Any) -> None:
-    target, (predicate, members) = _sources(t, call)
-    whole_warp(t, "a vote of all 32 lanes", members)
-    mode = call.mods["mode"]
-    if mode == "uni":
-        raise t.refuse("vote.sync.uni")
-    test = predicate.code if predicate.dtype == "bool" else f"({predicate.code} != 0)"
-    _store(t, target, Value(f"int(vote_{mode}(w, {test}{t.mask()}))", "uint32"))
-
-
-@row("ptx.vote_sync_ballot", result="uniform")
-def ballot(t: Any, call: Any) -> None:
-    target, (predicate, members) = _sources(t, call)
-    whole_warp(t, "a ballot of all 32 lanes", members)
-    test = predicate.code if predicate.dtype == "bool" else f"({predicate.code} != 0)"
-    _store(t, target, Value(f"ballot(w, {test}{t.mask()})", "uint32"))
-
-
-@row("ptx.shfl_sync", result="lane")
-def shfl(t: Any, call: Any) -> None:
-    target, (value, b, c, members) = _sources(t, call)
-    whole_warp(t, "a shuffle of all 32 lanes", members)
-    code = f'shfl(w, "{call.mods["mode"]}", {value.code}, {b.code}, {c.code})'
-    _store(t, target, Value(code, value.dtype, True))
-
-
-@row("ptx.redux_sync", "ptx.redux_sync_bitwise", "ptx.redux_sync_f32", result="uniform")
-def redux(t: Any, call: Any) -> None:
-    of = call.mods["type"]
-    dtype = "float32" if of == "f32" else _integer(of)
-    target, (value, members) = _sources(t, call)
-    whole_warp(t, "a reduction over all 32 lanes", members)
-    code = f'redux(w, "{call.mods["op"]}", {as_bits(t, value, dtype).code}{t.mask()})'
-    if dtype == "int32":
-        code = f"wrap({code}, 32, True)"
-    _store(t, target, Value(code, dtype))
-
-
 # ----------------------------------------------------------------------- T.cuda: packed pairs
 
 
@@ -432,21 +390,3 @@ def get_tmem_addr(t: Any, call: Any) -> Value:
     lane, loop = _flags(values)
     base, rows, columns = (v.code for v in values)
     return Value(f"({base} + ({rows} << 16) + {columns})", "uint32", lane, loop)
-
-
-# ------------------------------------------------------------------------- PTX: mbarrier polls
-
-
-@row(
-    "ptx.mbarrier_test_wait_parity",
-    "ptx.mbarrier_try_wait_parity",
-    "ptx.mbarrier_try_wait_parity_no_hint",
-    result="uniform",
-)
-def mbarrier_poll(t: Any, call: Any) -> None:
-    """One look at an mbarrier's phase; a loop around it lets others run between looks."""
-    target, values = _sources(t, call)
-    address, parity = values[0], values[1]
-    t.mark()
-    code = f"int(mbarrier_test(w, {address.code}, {parity.code}{t.mask()}))"
-    _store(t, target, Value(code, "uint32"))

@@ -63,6 +63,7 @@ def load() -> None:
         families_bulk,
         families_cluster,
         families_math,
+        families_sync,
         families_tcgen05,
         families_wgmma,
     )

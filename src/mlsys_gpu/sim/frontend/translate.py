@@ -1466,29 +1466,29 @@ class Translator:
             raise self.refuse(_readable(name, call))
         if self.slice is not None and not row.vectorizable:
             raise NotVectorizable(name)
-        if name.startswith("tirx.ptx."):
-            return row.emit(self, self.ptx(call, name))
-        return row.emit(self, call)
+        if not name.startswith("tirx.ptx.") or name == "tirx.ptx.addr":
+            return row.emit(self, call)
+        operation = self.ptx(call, name)
+        if operation.pred is None:
+            return row.emit(self, operation)
+        if self.slice is not None:
+            raise NotVectorizable("a predicated operation")
+        with self.predicated(operation):
+            operation.pred = None
+            return row.emit(self, operation)
 
     def ptx(self, call: Any, name: str) -> PtxCall:
-        """Operands and modifiers of a PTX call, by the names of TVM's instruction table."""
-        from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
+        """Operands and modifiers of a PTX call, by the names of TVM's instruction table.
 
-        entry = TABLE[name.removeprefix("tirx.ptx.")]
-        args = list(call.args)
-        slots = len(entry.slots)
-        flags = str(args[-1].value).split(",")
-        tokens = [str(a.value) for a in args[len(args) - slots - 1 : -1]]
-        values = args[: len(args) - slots - 1]
-        modifiers = mods(entry, tokens)
-        if any(re.fullmatch(r"s\d+", flag) for flag in flags):
-            raise self.refuse(f"sunk operands of {_readable(name, call)}")
-        operands = {
-            slot.name: values[first : first + lanes]
-            for slot, first, lanes in operand_layout(entry, modifiers)
-        }
-        pred = values[-1] if "pred" in flags else None
-        return PtxCall(name, operands, modifiers, pred, call)
+        A lane of a register group that is sunk (``_``) stands as None.
+        """
+        operands, modifiers, flags = analysis.ptx_operands(call)
+        registers = {slot.name: [arg for _, arg in group] for slot, group in operands}
+        pred = None
+        if "pred" in flags:
+            last = len(call.args) - len(modifiers) - 2
+            pred = call.args[last]
+        return PtxCall(name, registers, modifiers, pred, call)
 
     def blocking(self, code: str) -> None:
         """Emit an operation that may make the warp wait."""
