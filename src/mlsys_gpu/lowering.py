@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,8 @@ def _within_limits(launch: Launch) -> None:
 class SharedRegion:
     """A named buffer that the kernel's author placed in dynamic shared memory.
 
-    ``offset`` and ``nbytes`` are bytes from the start of dynamic shared memory.
+    ``offset`` and ``nbytes`` are bytes from the start of dynamic shared memory; ``layout`` is as
+    :func:`layout_facts` gives it.
     """
 
     name: str
@@ -106,6 +108,23 @@ class SharedRegion:
     nbytes: int
     shape: tuple[int, ...]
     dtype: str
+    layout: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """A named buffer in tensor memory or in registers.
+
+    ``source``: its first column for ``tmem``, the name of the allocation that it is a view of for
+    ``local``; ``layout`` is as :func:`layout_facts` gives it.
+    """
+
+    name: str
+    scope: str
+    source: int | str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -144,6 +163,10 @@ class Lowered:
     arguments: tuple[tuple[str, int], ...]
     maps: tuple[TensorMap, ...]
     shared_regions: tuple[SharedRegion, ...]
+    #: Named buffers in tensor memory, and views of registers.
+    views: tuple[View, ...]
+    #: Names of variables and buffers in the author's source.
+    names: frozenset[str]
     #: SHA-256 over the PrimFunc, its architecture and the TVM release.
     key: str
 
@@ -201,6 +224,7 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
     name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
     params = parameters(func)
     regions = tuple(_shared_regions(func.body))
+    views, names = tuple(_views(func.body)), frozenset(_names(func.body))
     tagged = func.with_body(_tag_lines(func.body)) if keep_lines else func
     module = _run_pipeline(tagged, name, arch)
     host, device = _split(module)
@@ -215,6 +239,8 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
         arguments=arguments,
         maps=maps,
         shared_regions=regions,
+        views=views,
+        names=names,
         key=content_key(func, arch),
     )
 
@@ -258,11 +284,12 @@ def parameters(func: Any) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def _shared_regions(body: Any):
-    """Named views of dynamic shared memory, as the author declared them."""
+def _statements(body: Any) -> Iterator[Any]:
+    """The statements of a function that has not been lowered, in order."""
     stack = [body]
     while stack:
         stmt = stack.pop()
+        yield stmt
         kind = type(stmt).__name__
         if kind == "SeqStmt":
             stack.extend(reversed(list(stmt.seq)))
@@ -270,23 +297,101 @@ def _shared_regions(body: Any):
             stack.extend(s for s in (stmt.else_case, stmt.then_case) if s is not None)
         elif kind in ("AttrStmt", "For", "While"):
             stack.append(stmt.body)
-        elif kind == "DeclBuffer" and str(stmt.buffer.scope()).startswith("shared"):
+
+
+def _shared_regions(body: Any) -> Iterator[SharedRegion]:
+    """Named views of dynamic shared memory, as the author declared them."""
+    for stmt in _statements(body):
+        if type(stmt).__name__ == "DeclBuffer" and str(stmt.buffer.scope()).startswith("shared"):
             buffer = stmt.buffer
-            offset, dims = buffer.elem_offset, list(buffer.shape)
-            if not all(hasattr(x, "value") for x in dims):
+            offset, shape = buffer.elem_offset, _constants(buffer.shape)
+            if shape is None:
                 continue
             start = int(offset.value) if hasattr(offset, "value") else 0
             bits = _bits(str(buffer.dtype))
-            count = 1
-            for dim in dims:
-                count *= int(dim.value)
             yield SharedRegion(
                 name=str(buffer.name),
                 offset=start * bits // 8,
-                nbytes=count * bits // 8,
-                shape=tuple(int(d.value) for d in dims),
+                nbytes=math.prod(shape) * bits // 8,
+                shape=shape,
                 dtype=str(buffer.dtype),
+                layout=layout_facts(buffer.layout),
             )
+
+
+def _views(body: Any) -> Iterator[View]:
+    """Named buffers in tensor memory, and named views of registers."""
+    for stmt in _statements(body):
+        if type(stmt).__name__ != "DeclBuffer":
+            continue
+        buffer = stmt.buffer
+        scope, shape = str(buffer.scope()), _constants(buffer.shape)
+        source: int | str | None = None
+        if scope == "tmem" and buffer.allocated_addr:
+            address = buffer.allocated_addr[0]
+            source = int(address.value) if hasattr(address, "value") else None
+        elif scope == "local":
+            data = stmt.data
+            if type(data).__name__ == "Call" and data.args:
+                data = data.args[0]
+            source = str(data.name) if hasattr(data, "name") else None
+        if shape is None or source is None:
+            continue
+        layout = layout_facts(buffer.layout)
+        yield View(str(buffer.name), scope, source, shape, str(buffer.dtype), layout)
+
+
+def _names(body: Any) -> Iterator[str]:
+    """Names that the author gave to variables and buffers."""
+    for stmt in _statements(body):
+        kind = type(stmt).__name__
+        if kind in ("AllocBuffer", "DeclBuffer"):
+            yield str(stmt.buffer.name)
+        elif kind == "Bind":
+            yield str(stmt.var.name)
+        elif kind == "For":
+            yield str(stmt.loop_var.name)
+        elif kind == "ScopeIdDefStmt":
+            yield from (str(var.name) for var in getattr(stmt, "def").def_ids)
+
+
+def _constants(numbers: Any) -> tuple[int, ...] | None:
+    """The values of integers, or None where one is not constant."""
+    if not all(hasattr(n, "value") for n in numbers):
+        return None
+    return tuple(int(n.value) for n in numbers)
+
+
+def layout_facts(layout: Any) -> dict[str, Any] | None:
+    """A TIRx layout as plain values, or None where it has none or is not constant.
+
+    ``shard`` and ``replica``: ``[extent, stride, axis]``, outermost first; ``offset``: by axis;
+    ``swizzle``: ``[per_element, swizzle_len, atom_len, inner]``, or None. A coordinate is flattened
+    in row-major order, split by the extents, and each part times its stride is added to its axis;
+    memory is the axis ``m``. Then the swizzle exchanges bits of ``m`` (TIRx Layout API).
+    """
+    if layout is None:
+        return None
+    swizzle = None
+    if hasattr(layout, "tile_layout"):
+        numbers = (layout.per_element, layout.swizzle_len, layout.atom_len)
+        swizzle = [*(int(n) for n in numbers), bool(layout.swizzle_inner)]
+        layout = layout.tile_layout
+    if not hasattr(layout, "shard"):
+        return None
+    parts: dict[str, Any] = {"swizzle": swizzle, "offset": {}}
+    for what in ("shard", "replica"):
+        parts[what] = []
+        for one in getattr(layout, what):
+            numbers = _constants((one.extent, one.stride))
+            if numbers is None:
+                return None
+            parts[what].append([*numbers, str(one.axis.name)])
+    for axis, start in layout.offset.items():
+        if not hasattr(start, "value"):
+            return None
+        parts["offset"][str(axis.name)] = int(start.value)
+    return parts
 
 
 def _bits(dtype: str) -> int:

@@ -28,9 +28,10 @@ __all__ = [
 ]
 
 
-def compile(kernel: Any, arch: str | None = None) -> Program:
+def compile(kernel: Any, arch: str | None = None, *, debug: bool = False) -> Program:
     """Translate a TIRx PrimFunc into a :class:`Program` (cached on disk by content).
 
+    ``debug``: the variant for :func:`mlsys_gpu.debug`, which can stop at every statement.
     Raises :class:`Unsupported` naming the operation and its source line where the kernel uses
     something that the simulator does not model.
     """
@@ -38,7 +39,7 @@ def compile(kernel: Any, arch: str | None = None) -> Program:
         return kernel
     from mlsys_gpu.sim.program import cached_program
 
-    return cached_program(kernel, arch)
+    return cached_program(kernel, arch, debug)
 
 
 def simulate(

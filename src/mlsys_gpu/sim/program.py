@@ -25,7 +25,15 @@ class Program:
     ``(name, shape, dtype)``; ``arguments`` are, in the device function's order, ``["tensor", i]``
     for the i-th of them or ``["map", i]`` for the i-th of ``maps``, the host's tensor maps.
     ``sites`` maps the site numbers in the source to lines of the kernel's author, outermost caller
-    first. ``regions`` are the named buffers in shared memory (name, offset, bytes, shape, dtype).
+    first. ``regions`` are the named buffers in shared memory (name, offset, bytes, shape, dtype);
+    ``layouts`` are theirs, in the same order (:func:`mlsys_gpu.lowering.layout_facts`).
+
+    A Program for debugging (``debug``) runs the same operations, with a call ``at(w, n)`` before
+    every statement: ``stops[n]`` is ``[site, scope, mask, lane]``, the last two the source of the
+    lanes that are active there. ``scopes`` are the variables, each ``[next, name, code, dtype,
+    kind, size]`` with the scope that it extends: those at a stop are found by following ``next``
+    from its scope until -1. ``views`` are named buffers in tensor memory and views of registers
+    (name, scope, source, shape, dtype, layout).
     """
 
     name: str
@@ -42,6 +50,11 @@ class Program:
     maps: list[dict[str, Any]] = field(default_factory=list)
     key: str = ""
     texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    layouts: list[dict[str, Any] | None] = field(default_factory=list)
+    views: list[list[Any]] = field(default_factory=list)
+    debug: bool = False
+    stops: list[list[Any]] = field(default_factory=list)
+    scopes: list[list[Any]] = field(default_factory=list)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -78,17 +91,22 @@ def simulator_key() -> str:
 _MEMORY: dict[str, Program] = {}
 
 
-def cached_program(func: Any, arch: str | None = None) -> Program:
-    """The Program of a PrimFunc: from this process, from the cache on disk, or translated now."""
+def cached_program(func: Any, arch: str | None = None, debug: bool = False) -> Program:
+    """The Program of a PrimFunc: from this process, from the cache on disk, or translated now.
+
+    ``debug``: the variant that a debugger can stop at every statement.
+    """
     from mlsys_gpu import lowering
 
     arch = lowering.arch_of(func, arch)
-    key = cache.key(simulator_key(), lowering.content_key(func, arch), _line_key(func))
+    parts = [simulator_key(), lowering.content_key(func, arch), _line_key(func)]
+    key = cache.key(*parts, *(["debug"] if debug else []))
     program = _MEMORY.get(key) or _stored(key)
     if program is None:
         from mlsys_gpu.sim.frontend.translate import translate
 
-        program = translate(lowering.lower(func, arch, keep_lines=True))
+        lowered = lowering.lower(func, arch, keep_lines=True)
+        program = translate(lowered, debug=True) if debug else translate(lowered)
         program.key = key
         cache.write("programs", key, program.to_json().encode())
     _MEMORY[key] = program

@@ -32,10 +32,13 @@ from mlsys_gpu.sim.frontend.values import (
 from mlsys_gpu.sim.program import Program, Unsupported
 
 
-def translate(lowered: Lowered) -> Program:
-    """The Program of a lowered kernel; raises :class:`Unsupported` naming what is not modelled."""
+def translate(lowered: Lowered, debug: bool = False) -> Program:
+    """The Program of a lowered kernel; raises :class:`Unsupported` naming what is not modelled.
+
+    ``debug``: with a call before every statement at which a debugger can stop.
+    """
     table.load()
-    return Translator(lowered).program()
+    return Translator(lowered, debug).program()
 
 
 @dataclass
@@ -65,8 +68,13 @@ class PtxCall:
 class Translator:
     """Emits the source of one kernel."""
 
-    def __init__(self, lowered: Lowered):
+    def __init__(self, lowered: Lowered, debug: bool = False):
         self.lowered = lowered
+        self.debug = debug
+        self.stops: list[list[Any]] = []
+        self.scopes: list[list[Any]] = []
+        self.scope = -1
+        self.stopped: int | None = None  # the site of the last stop
         self.lines: list[str] = []
         self.depth = 1
         self.names: dict[str, int] = {}
@@ -128,7 +136,14 @@ class Translator:
             ],
             static_shared=self.static_shared,
             grain=self.grain,
-            texts=_texts(self.sites),
+            texts=_texts(self.sites, whole=self.debug),
+            layouts=[r.layout for r in low.shared_regions],
+            views=[
+                [v.name, v.scope, v.source, list(v.shape), v.dtype, v.layout] for v in low.views
+            ],
+            debug=self.debug,
+            stops=self.stops,
+            scopes=self.scopes,
         )
 
     def emit(self, line: str) -> None:
@@ -152,8 +167,8 @@ class Translator:
 
     # ------------------------------------------------------------------------------- sites
 
-    def enter(self, span: Any) -> None:
-        """Make the statement's place the current site."""
+    def enter(self, span: Any) -> bool:
+        """Make the statement's place the current site; False where it has none."""
         places = self.override or _authors(span_lines(span))
         if places:
             key = tuple(places)
@@ -162,12 +177,29 @@ class Translator:
                 number = self.site_index[key] = len(self.sites)
                 self.sites.append([[file, line] for file, line in places])
             self.site = number
+        return bool(places)
 
     def mark(self) -> None:
         """Tell the warp where it is, before an operation that may find a fault."""
         if self.emitted_site != self.site:
             self.emit(f"w.s = {self.site}")
             self.emitted_site = self.site
+
+    def stop(self) -> None:
+        """A place where a debugger can stop: before the first statement of a line."""
+        if self.stopped != self.site:
+            self.emit(f"at(w, {len(self.stops)})")
+            self.stops.append([self.site, self.scope, self.context.mask, self.context.lane])
+            self.stopped = self.site
+
+    def declare(self, name: str, code: str, dtype: str, kind: str, size: int = 1) -> None:
+        """A variable of the author's, which a debugger shows from here to the end of the block.
+
+        ``kind``: ``scalar``, ``lane`` (32 values), ``list`` or ``array`` of registers, or ``loop``.
+        """
+        if self.debug and self.override is None and name in self.lowered.names:
+            self.scopes.append([self.scope, name, code, dtype, kind, size])
+            self.scope = len(self.scopes) - 1
 
     def block(self) -> _Indent:
         return _Indent(self)
@@ -179,7 +211,9 @@ class Translator:
         if handler is None:
             raise self.refuse(f"the statement {type(stmt).__name__}")
         if type(stmt).__name__ not in ("SeqStmt", "AttrStmt"):
-            self.enter(getattr(stmt, "span", None))
+            placed = self.enter(getattr(stmt, "span", None))
+            if self.debug and placed and type(stmt).__name__ != "DeclBuffer":
+                self.stop()
         handler(stmt)
 
     def stmt_SeqStmt(self, stmt: Any) -> None:
@@ -251,15 +285,18 @@ class Translator:
                 self.emit(f"{name} = held({part.code})")
                 parts.append(Value(name, part.dtype, part.lane, part.loop))
             self.vars[_id(stmt.var)] = _vector(parts, value.dtype)
+            self.declare(str(stmt.var.name), self.vars[_id(stmt.var)].code, value.dtype, "vector")
             return
         # The name of a variable that the kernel may assign again is no value to keep.
         mutable = any(root.name == value.code for root in self.facts.roots.values())
         if re.fullmatch(r"\w+", value.code) and not mutable:
             self.vars[_id(stmt.var)] = value
+            self.declare(str(stmt.var.name), value.code, value.dtype, _kind(value))
             return
         name = self.fresh(str(stmt.var.name))
         self.emit(f"{name} = held({value.code})")
         self.vars[_id(stmt.var)] = Value(name, value.dtype, value.lane, value.loop)
+        self.declare(str(stmt.var.name), name, value.dtype, _kind(value))
 
     def stmt_AllocBuffer(self, stmt: Any) -> None:
         buffer = stmt.buffer
@@ -284,6 +321,7 @@ class Translator:
         self.declared[_id(root.var)] = self.depth
         self.assigned.discard(_id(root.var))
         self.buffers[_id(buffer)] = Buffer(name, dtype, "local", root=root)
+        self.declare(name, root.name, dtype, root.kind, root.size)
         if self.slice is not None and root.size == 1:
             return
         if root.kind == "array":
@@ -433,6 +471,7 @@ class Translator:
         self.emit(f"for {name} in range({low.code}, {stop}{by}):")
         self.vars[_id(stmt.loop_var)] = Value(name, str(stmt.loop_var.ty))
         with self.block():
+            self.declare(str(stmt.loop_var.name), name, str(stmt.loop_var.ty), "scalar")
             self.stmt(stmt.body)
 
     def stmt_While(self, stmt: Any) -> None:
@@ -499,11 +538,13 @@ class Translator:
         if count < 2 or self.context.lane is not None or not analysis.could_slice(stmt):
             return False
         saved = (len(self.lines), dict(self.vars), dict(self.buffers), self.emitted_site, self.site)
+        debug = (len(self.stops), len(self.scopes), self.scope, self.stopped)
         name = self.fresh(str(stmt.loop_var.name))
         self.slice = SliceLoop(stmt.loop_var, name, count)
         start = int(low.value)
         self.emit(f"{name} = np.arange({start}, {start + count})[None, :]")
         self.vars[_id(stmt.loop_var)] = Value(name, str(stmt.loop_var.ty), loop=True)
+        self.declare(str(stmt.loop_var.name), name, str(stmt.loop_var.ty), "loop")
         if start:
             self.slice.exprs[_id(stmt.loop_var)] = None
         try:
@@ -512,9 +553,12 @@ class Translator:
         except NotVectorizable:
             lines, self.vars, self.buffers, self.emitted_site, self.site = saved
             del self.lines[lines:]
+            stops, scopes, self.scope, self.stopped = debug
+            del self.stops[stops:], self.scopes[scopes:]
             self.slice = None
             return False
         self.slice = None
+        self.scope = debug[2]
         return True
 
     def finish_slice(self, loop: SliceLoop) -> None:
@@ -1546,12 +1590,14 @@ class _Indent:
         self.t.depth += 1
         self.t.emitted_site = None
         self.start = len(self.t.lines)
+        self.scope, self.t.stopped = self.t.scope, None
 
     def __exit__(self, *error: Any) -> None:
         if len(self.t.lines) == self.start:
             self.t.emit("pass")
         self.t.depth -= 1
         self.t.emitted_site = None
+        self.t.scope, self.t.stopped = self.scope, None
 
 
 # ------------------------------------------------------------------------------------- helpers
@@ -1586,6 +1632,11 @@ def _scalar_type(dtype: str) -> str:
 def _part(value: Value, i: int) -> Value:
     """Element ``i`` of a short vector; a scalar is its own every element."""
     return value.parts[i] if value.parts is not None else value
+
+
+def _kind(value: Value) -> str:
+    """What a debugger shows a variable of this value as."""
+    return "loop" if value.loop else "lane" if value.lane else "scalar"
 
 
 def _id(node: Any) -> int:
@@ -1642,8 +1693,11 @@ def _library() -> str:
     return str(Path(tvm.__file__).resolve().parent)
 
 
-def _texts(sites: list[list[list[Any]]]) -> dict[str, dict[str, str]]:
-    """The source text of every line that a site names, so that a Program explains itself."""
+def _texts(sites: list[list[list[Any]]], whole: bool = False) -> dict[str, dict[str, str]]:
+    """The source text of every line that a site names, so that a Program explains itself.
+
+    ``whole``: all lines of the files that sites name.
+    """
     wanted: dict[str, set[int]] = {}
     for places in sites:
         for file, line in places:
@@ -1651,6 +1705,8 @@ def _texts(sites: list[list[list[Any]]]) -> dict[str, dict[str, str]]:
     texts: dict[str, dict[str, str]] = {}
     for file, lines in wanted.items():
         source = _source_lines(file)
+        if whole:
+            lines = set(range(1, len(source) + 1))
         texts[file] = {str(n): source[n - 1] for n in sorted(lines) if 0 < n <= len(source)}
     return texts
 

@@ -35,8 +35,9 @@ def run(
     seed: int,
     checks: bool,
     readings: dict[str, str] | None = None,
+    watch: Any = None,
 ) -> Report:
-    """Run ``program`` on host arrays, in place.
+    """Run ``program`` on host arrays, in place. ``watch``: a debugger, told of what happens.
 
     Raises ``ValueError`` or ``TypeError`` where an array does not fit its parameter, before
     anything runs; the message names the parameter, what it takes and what it was given.
@@ -59,7 +60,7 @@ def run(
         memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape, program.grain)
         for i, (host, (name, shape, dtype)) in enumerate(zip(hosts, program.params, strict=True))
     ]
-    report = execute(program, tensors, schedule, seed, checks, readings)
+    report = execute(program, tensors, schedule, seed, checks, readings, watch)
     for host, tensor in zip(hosts, tensors, strict=True):
         if tensor.written:
             if not host.flags.writeable:

@@ -146,6 +146,8 @@ class MBarrier:
                 warp.cluster.wake(warp)
             else:
                 self.waiters.append((warp, parity))
+        if self.cta.machine.watch is not None:
+            self.cta.machine.watch.phase(self)
 
     def pass_by(self, w: Warp) -> None:
         """A warp's wait is over: it has seen what the completed phases published."""
@@ -395,6 +397,7 @@ class Rendezvous:
 
     def __init__(self, label: str):
         self.label = label
+        self.phase = 0  # how often it has been complete
         self.threads = 0
         self.expected = 0
         self.clock: np.ndarray | None = None
@@ -414,13 +417,16 @@ class Rendezvous:
 
     def complete(self) -> None:
         """Release everyone who is parked, with the clocks of all that arrived."""
-        clock, parked = self.clock, self.parked
+        clock, parked, machine = self.clock, self.parked, self.members[0].machine
         self.threads, self.clock, self.parked, self.members = 0, None, [], []
         self.sites = set()
+        self.phase += 1
         assert clock is not None
         for warp in parked:
             warp.acquire(clock)
             warp.cluster.wake(warp)
+        if machine.watch is not None:
+            machine.watch.phase(self)
 
 
 def _describe_cta(rendezvous: Rendezvous, cta: Cta) -> str:

@@ -39,6 +39,14 @@ def op(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@op
+def at(w: Warp, stop: int) -> None:
+    """A place where a debugger can stop; only Programs for debugging have them."""
+    w.at = stop
+    if w.machine.watch is not None:
+        w.machine.watch.line(w)
+
+
 class Stop(Exception):
     """The simulation cannot go on; the finding that says why has been reported."""
 
@@ -95,6 +103,8 @@ class Pipe:
 
 class Warp:
     """32 threads: identity, clock, the current site, and what is still under way for them."""
+
+    at = -1  # the last place where a debugger could stop, in a Program for debugging
 
     def __init__(self, cta: Cta, index: int, threads: int):
         self.cta = cta
@@ -308,6 +318,8 @@ class Cluster:
                 self.live -= 1
                 for hook in EXIT_HOOKS:
                     hook(warp)
+                if self.machine.watch is not None:
+                    self.machine.watch.exited(warp)
                 continue
             if waiting is None:  # a voluntary pause: a polling loop went round
                 runnable.append(warp)
@@ -566,6 +578,7 @@ class Machine:
         self.completed = True
         self.raced: set[int] = set()  # sites of reads that raced with a write
         self.trace: list[Any] | None = None  # where products are noted, see provenance
+        self.watch: Any = None  # a debugger, which is told of lines, phases, findings and exits
         self._hints: dict[tuple, Callable[[], list[tuple[str, Location | None]]]] = {}
         self._unless: dict[tuple, list[Callable[[], bool]]] = {}
         self.blamed: set[int] = set()  # offsets of barriers that are waited for wrongly
@@ -711,6 +724,8 @@ class Machine:
             severity=severity,
             related=places_related,
         )
+        if self.watch is not None:
+            self.watch.finding(self.findings[identity], warp)
 
 
 def tensor_map(record: dict[str, Any], tensors: Any) -> Any:
@@ -754,11 +769,18 @@ def execute(
     seed: int,
     checks: bool,
     readings: dict[str, str] | None = None,
+    watch: Any = None,
 ) -> Report:
-    """Run a Program on :class:`memory.Tensor` arguments (in the order of its params)."""
+    """Run a Program on :class:`memory.Tensor` arguments (in the order of its params).
+
+    ``watch``: a debugger (see :mod:`mlsys_gpu.sim.debugger`).
+    """
     from mlsys_gpu.sim.machine import provenance
 
     machine = Machine(program, tensors, schedule, seed, checks, readings)
+    if watch is not None:
+        machine.watch = watch
+        watch.began(machine)
     with one_blas_thread(), np.errstate(all="ignore"):
         start = time.perf_counter()
         machine.run()
