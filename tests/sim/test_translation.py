@@ -1645,6 +1645,32 @@ def one_thread_writes_what_all_read():
     return kernel, [X], X - s
 
 
+# ------------------------------------------------------------------------------ descriptors
+
+
+@case
+def matrix_descriptor_of_an_address_that_lanes_differ_in():
+    """All 64 bits survive: the top ones hold the swizzle mode (PTX ISA, wgmma descriptors)."""
+
+    @T.prim_func
+    def kernel(X: T.Buffer((N,), "int32"), Y: T.Buffer((N,), "uint64")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([N])
+        pool = T.SMEMPool()
+        tile = pool.alloc((2, 1024), "uint8", align=1024)
+        pool.commit()
+        which: T.int32 = X[tid]
+        desc: T.uint64 = T.uint64(0)
+        T.cuda.wgmma.encode_matrix_descriptor(T.address_of(desc), tile.ptr_to([which, 0]), 1, 64, 3)
+        Y[tid] = desc
+
+    X = (I % 2).astype(np.int32)
+    # Shared memory begins at 1024, behind what the system keeps; 3 is the 128B swizzle: mode 1.
+    address = (1024 + 1024 * X.astype(np.uint64)) >> np.uint64(4)
+    return kernel, [X], address | np.uint64(1 << 16 | 64 << 32 | 1 << 62)
+
+
 @pytest.mark.parametrize("checks", [True, False], ids=["checked", "unchecked"])
 @pytest.mark.parametrize("name", CASES)
 def test_against_numpy(name, checks):

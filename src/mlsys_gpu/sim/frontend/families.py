@@ -187,9 +187,12 @@ def _encode_matrix(t: Any, call: Any, modes: dict[int, int], shift: int, fixed: 
     ldo, sdo = t.expr(leading), t.expr(stride)
     code = (
         f"(({where.code} & 0x3FFFF) >> 4 | ({ldo.code} & 0x3FFF) << 16 | "
-        f"({sdo.code} & 0x3FFF) << 32 | {mode})"
+        f"({sdo.code} & 0x3FFF) << 32)"
     )
-    _store_through(t, target, Value(code, "uint64", where.lane))
+    lane = where.lane or ldo.lane or sdo.lane
+    # Arrays mix signed and unsigned 64-bit integers into floats: unsigned before the top bits.
+    code = f"({code}.astype(np.uint64) | np.uint64({mode}))" if lane else f"({code} | {mode})"
+    _store_through(t, target, Value(code, "uint64", lane))
 
 
 @row("cuda.tcgen05_encode_instr_descriptor")

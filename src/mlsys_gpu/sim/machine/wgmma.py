@@ -51,6 +51,7 @@ class Product:
         "site",
         "ta",
         "tb",
+        "times",
     )
 
     def __init__(self, a, b, accumulate, n, dtype, ta, tb, sign, site):
@@ -59,6 +60,7 @@ class Product:
         self.acc: list[Any] = [None] * 4
         self.clock: np.ndarray | None = None
         self.issued = 0
+        self.times = [0] * 4  # each warp's own clock at its issue
 
 
 class Warpgroup:
@@ -265,6 +267,7 @@ def wgmma_mma(
         product.clock = (
             w.clock.copy() if product.clock is None else np.minimum(product.clock, w.clock)
         )
+        product.times[w.id % 4] = int(w.clock[0, w.agent])
     product.acc[w.id % 4] = (key, registers, first)
     product.issued += 1
     state.pending[key] = number
@@ -325,7 +328,14 @@ def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
     """A warp has waited for the products below ``upto``: their effects are its own now."""
     _run_products(group, upto)
     state.completed = max(state.completed, upto)
-    agent = w.unit["wgmma"] if w.machine.reading("wgmma-wait") == "warp" else group.agent
+    agent = group.agent
+    if w.machine.reading("wgmma-wait") == "warp":
+        agent = w.unit["wgmma"]
+    elif w.checks and upto > group.base:  # in time, that comes after all four have issued it
+        for other, time in zip(
+            group.warps, group.products[upto - 1 - group.base].times, strict=True
+        ):
+            w.clock[2, other.agent] = max(int(w.clock[2, other.agent]), time)
     w.clock[:, agent] = max(int(w.clock[0, agent]), upto)
     for key in [k for k, last in state.pending.items() if last < upto]:
         del state.pending[key]
