@@ -264,9 +264,10 @@ def test_wgmma_accumulator_fragment(n):
     2 (l mod 4) + i mod 2."""
     matrix = np.arange(64 * n, dtype=np.float32).reshape(64, n)
     registers = [np.full((32, n // 2 + 3), -1, np.float32) for _ in range(4)]
-    views = [(0, r, 2) for r in registers]
-    group: Any = type("Group", (), {"matrices": {("x",): (matrix, views)}})()
-    wgmma._store_back(group, ("x",))
+    views = [((r, 2, n // 2),) for r in registers]
+    name: Any = ("x",)
+    group: Any = type("Group", (), {"matrices": {name: wgmma.Matrix(matrix, views, False)}})()
+    wgmma._store_back(group, name)
     for warp in range(4):
         for lane in range(32):
             for i in range(n // 2):

@@ -154,6 +154,14 @@ class Facts:
     def by_id(self) -> dict[int, Root]:
         return self.roots
 
+    def root_at(self, expr: Any) -> Root | None:
+        """The local allocation that an expression is a register of (or the address of one)."""
+        if type(expr).__name__ == "Call" and str(expr.op.name) == "tirx.address_of":
+            expr = expr.args[0]
+        if type(expr).__name__ != "TensorLoad":
+            return None
+        return self.roots.get(self.root_of.get(node_id(expr.source), -1))
+
     def resolve(self, expr: Any) -> Any:
         """An expression with lets looked through."""
         while type(expr).__name__ == "Var" and node_id(expr) in self.bound:
@@ -300,10 +308,12 @@ def analyse(device: Any, launch: Any) -> Facts:
     for call in calls(body):
         name = str(call.op.name)
         if name.startswith("tirx.ptx.wgmma_") and name.endswith(("_ss", "_rs")):
-            root = facts.roots.get(facts.root_of.get(node_id(call.args[0].source), -1))
-            if root is not None:
-                root.accumulator = True
-                root.kind = "array"
+            for slot, group in ptx_operands(call)[0]:
+                for _, argument in group if slot.name in ("d", "a") else ():
+                    root = facts.root_at(argument)
+                    if root is not None:
+                        root.fragment = True
+                        root.kind = "array"
         elif name in ("tirx.ptx.tcgen05_ld", "tirx.ptx.tcgen05_ld_split"):
             for position in _destinations(call):
                 root = facts.roots.get(facts.root_of.get(node_id(call.args[position].source), -1))
@@ -464,19 +474,12 @@ class _Walker:
             result == "args" and any(facts.lane(a, region) for a in inputs if hasattr(a, "ty"))
         )
         for position in targets:
-            root = self._root_at(value.args[position])
+            root = facts.root_at(value.args[position])
             if root is None:
                 continue
             if root.kind == "list":
                 self.demote(root)
             self.write(root, region, lane or divergent)
-
-    def _root_at(self, argument: Any) -> Root | None:
-        if type(argument).__name__ == "Call" and str(argument.op.name) == "tirx.address_of":
-            argument = argument.args[0]
-        if type(argument).__name__ != "TensorLoad":
-            return None
-        return self.facts.roots.get(self.facts.root_of.get(node_id(argument.source), -1))
 
 
 def _destinations(call: Any) -> set[int]:

@@ -641,9 +641,10 @@ class Translator:
         ``span``: source of the first and one past the last register touched, and the dtype that
         they are seen as; None for all of them.
         """
-        if root.accumulator:
+        if root.fragment:
             self.mark()
-            self.emit(f"wgmma_touch(w, {root.name}, {write})")
+            where = f", {span[0]}, {span[1]}, {BYTES[span[2]]}" if span is not None else ""
+            self.emit(f"wgmma_touch(w, {root.name}, {write}, {str(root.var.name)!r}{where})")
         if root.loaded:
             self.mark()
             if span is None:

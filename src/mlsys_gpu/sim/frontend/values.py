@@ -45,7 +45,7 @@ class Root:
     alloc_region: int | None
     kind: str = "scalar"
     aliased: bool = False
-    accumulator: bool = False  # wgmma writes it
+    fragment: bool = False  # wgmma accumulates in it, or reads operand A from it
     loaded: bool = False  # tcgen05.ld writes it
     #: Single-lane regions in which it is read; None stands for code that all lanes run.
     read_in: set[int | None] = field(default_factory=set)

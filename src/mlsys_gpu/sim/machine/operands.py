@@ -59,16 +59,23 @@ def bad_descriptor(w: Warp, error: Exception, site: int) -> Stop:
 
 
 def note(w: Warp, site: int, what: str, accumulator, accumulate, ctas, left, right) -> None:
-    """Note a product for :mod:`.provenance`; an operand is its 16-byte rows, major and dtype."""
+    """Note a product for :mod:`.provenance`; an operand is its 16-byte rows, major and dtype.
+
+    An operand from registers is its bit patterns ``[rows, k]``, None and dtype.
+    """
     from mlsys_gpu.sim.machine.provenance import Product
 
     a, b = (
-        np.concatenate([operand_bits(cta, rows, transposed) for cta in ctas])
+        rows
+        if transposed is None
+        else np.concatenate([operand_bits(cta, rows, transposed) for cta in ctas])
         for rows, transposed, _ in (left, right)
     )
     rows_a, rows_b = (
-        np.concatenate([rows + (cta.rank << memory.RANK_BITS) for cta in ctas])
-        for rows, _, _ in (left, right)
+        None
+        if transposed is None
+        else np.concatenate([rows + (cta.rank << memory.RANK_BITS) for cta in ctas])
+        for rows, transposed, _ in (left, right)
     )
     transposed, dtypes = (left[1], right[1]), (left[2], right[2])
     assert w.machine.trace is not None
@@ -77,10 +84,13 @@ def note(w: Warp, site: int, what: str, accumulator, accumulate, ctas, left, rig
     )
 
 
-def count_product(w: Warp, m: int, n: int, steps: int) -> None:
-    """Count k16 steps of 16-bit operands in shared memory: a multiply-add is 2 FLOP."""
+def count_product(w: Warp, m: int, n: int, steps: int, registers: bool = False) -> None:
+    """Count k16 steps of 16-bit operands: a multiply-add is 2 FLOP.
+
+    Operands are in shared memory, and their bytes count; with ``registers``, A is not.
+    """
     w.machine.count("mma_flop", 2 * m * n * 16 * steps)
-    w.machine.count("mma_operand_bytes", (m + n) * 16 * 2 * steps)
+    w.machine.count("mma_operand_bytes", (n if registers else m + n) * 16 * 2 * steps)
 
 
 def discarded(w: Warp, before: int, what: str, site: int) -> None:

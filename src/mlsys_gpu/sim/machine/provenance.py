@@ -49,8 +49,9 @@ class Product:
     accumulate: bool
     a: np.ndarray
     b: np.ndarray
-    rows: tuple[np.ndarray, np.ndarray]  # the 16-byte rows of shared memory that they came from
-    transposed: tuple[bool, bool]
+    #: The 16-byte rows of shared memory that they came from; None for registers.
+    rows: tuple[np.ndarray | None, np.ndarray | None]
+    transposed: tuple[bool | None, bool | None]
     dtypes: tuple[str, str]
 
 
@@ -139,9 +140,11 @@ def _examine_product(machine: Machine, tensors, products, lives) -> None:
     operands = []
     for i, name in enumerate(("a", "b")):
         last, row, mark = (getattr(p, name).astype(np.uint32) for p in products)
-        operand = _origin(name.upper(), tensors, last, row, mark, first.transposed[i])
+        operand = _origin(name.upper(), tensors, last, row, mark, bool(first.transposed[i]))
         if operand is not None:
-            _distinct(machine, first, operand, first.rows[i])
+            rows = first.rows[i]
+            if rows is not None:
+                _distinct(machine, first, operand, rows)
             _consistent(machine, tensors, first, operand)
             _format(machine, first, operand, first.dtypes[i])
         operands.append(operand)

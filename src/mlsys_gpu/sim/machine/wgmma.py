@@ -1,7 +1,12 @@
 """``wgmma``: a warpgroup's matrix products, with accumulators in registers (Hopper).
 
 The four warps meet at ``wgmma.wait_group``, and each product is computed once for all of them,
-adjacent k16 steps in one. Numerics as in :mod:`.tcgen05`.
+adjacent k16 steps in one. Numerics as in :mod:`.tcgen05`; accumulators of 16 bits are rounded after
+each k16 step.
+
+Registers of an operand are *pieces*: tuples ``(array, first, count)`` of consecutive 32-bit words
+of a local array ``[32, R]``. Each word of each array can be in flight on its own: the rules of
+``wgmma.fence`` and ``wgmma.wait_group`` are about registers, not about the arrays they stand in.
 """
 
 from collections import deque
@@ -24,7 +29,7 @@ from mlsys_gpu.sim.machine.core import (
     op,
     whole_warp,
 )
-from mlsys_gpu.sim.machine.numerics import POISON
+from mlsys_gpu.sim.machine.numerics import INTEGER_POISON, POISON, bf16_to_f32
 from mlsys_gpu.sim.machine.operands import (
     bad_descriptor,
     count_product,
@@ -34,9 +39,28 @@ from mlsys_gpu.sim.machine.operands import (
     out_of_shared,
 )
 
+#: Consecutive 32-bit registers of a local array: the array, the first word, and how many.
+Piece = tuple[np.ndarray, int, int]
+#: The same, with the array's identity: what tells one operand's registers from another's.
+Name = tuple[tuple[int, int, int], ...]
+
+#: How an operand uses its registers.
+ACCUMULATOR, FRAGMENT = "accumulators", "fragments of A"
+
+_UNWRITTEN = {
+    "float32": int(POISON),
+    "uint32": int.from_bytes(INTEGER_POISON * 4, "little"),
+    "int32": int.from_bytes(INTEGER_POISON * 4, "little"),
+}
+
 
 class Product:
-    """One wgmma instruction of a warpgroup, filled in by its four warps."""
+    """One wgmma instruction of a warpgroup, filled in by its four warps.
+
+    ``form``: what must be the same for all of them. ``a`` is the descriptor of A, or None where A
+    is in registers: then ``fragments`` holds the four warps' registers, ``[32, 4]`` words.
+    ``half``: the accumulators are fp16, two in a register.
+    """
 
     __slots__ = (
         "a",
@@ -45,8 +69,12 @@ class Product:
         "b",
         "clock",
         "dtype",
+        "form",
+        "fragments",
+        "half",
         "issued",
         "n",
+        "names",
         "sign",
         "site",
         "ta",
@@ -54,20 +82,32 @@ class Product:
         "times",
     )
 
-    def __init__(self, a, b, accumulate, n, dtype, ta, tb, sign, site):
-        self.a, self.b, self.accumulate, self.n = a, b, accumulate, n
-        self.dtype, self.ta, self.tb, self.sign, self.site = dtype, ta, tb, sign, site
-        self.acc: list[Any] = [None] * 4
+    def __init__(self, form: tuple, site: int):
+        self.form, self.site = form, site
+        self.a, self.b, self.accumulate, self.n = form[:4]
+        self.dtype, self.ta, self.tb, self.sign, self.half = form[4:]
+        self.acc: list[Any] = [None] * 4  # pieces, by warp
+        self.names: list[Any] = [None] * 4
+        self.fragments: list[Any] = [None] * 4
         self.clock: np.ndarray | None = None
         self.issued = 0
         self.times = [0] * 4  # each warp's own clock at its issue
 
 
+class Matrix:
+    """An accumulator kept as a ``64 x N`` float32 matrix; its registers are stale meanwhile."""
+
+    __slots__ = ("half", "values", "views")
+
+    def __init__(self, values: np.ndarray, views: list[tuple[Piece, ...]], half: bool):
+        self.values, self.views, self.half = values, views, half
+
+
 class Warpgroup:
     """Four warps that share wgmma instructions: those issued, and how many have been done.
 
-    ``matrices`` keeps accumulators as 64 x N matrices between products; the registers are stale
-    while an accumulator is there, and :func:`wgmma_touch` brings them up to date.
+    ``matrices`` keeps accumulators as matrices between products; :func:`wgmma_touch` brings their
+    registers up to date.
     """
 
     def __init__(self, w: Warp):
@@ -78,38 +118,56 @@ class Warpgroup:
         self.prepared = 0  # products checked
         self.done = 0  # products computed
         self.plans: deque[tuple[int, Callable[[], None]]] = deque()
-        self.matrices: dict[tuple, tuple[np.ndarray, list]] = {}
+        self.matrices: dict[tuple[Name, ...], Matrix] = {}
         self.waiters: list[tuple[Warp, int]] = []
         self.agent = w.cluster.agents.of(w.cta.rank, self.first, "wgmma")
         self.pipe = Pipe(w.cluster, f"wgmma of warpgroup {w.id // 4}")
+
+
+class Use:
+    """Registers that a wgmma instruction uses: words ``low`` to ``high`` of an array.
+
+    ``array`` keeps the array alive, so that its identity names no other one.
+    """
+
+    __slots__ = ("array", "high", "low", "n", "number", "role", "site")
+
+    def __init__(self, array, low: int, high: int, role: str, n: int, number: int, site: int):
+        self.array, self.low, self.high = array, low, high
+        self.role, self.n, self.number, self.site = role, n, number, site
 
 
 class WgmmaState:
     """A warp's part: how many instructions it has issued, its groups, and its register hazards."""
 
     __slots__ = (
+        "accessed",
         "completed",
         "fence_seen",
-        "fenced",
         "groups",
         "issued",
+        "known",
         "pending",
-        "touched",
+        "reported",
         "unread",
+        "used",
     )
 
     def __init__(self) -> None:
         self.issued = 0
         self.groups: list[int] = []  # instructions issued when each group was committed
         self.completed = 0
-        #: Accumulators (array id) to the last instruction that uses them, not known to be done.
-        self.pending: dict[int, int] = {}
-        #: Accumulators that threads have written since the last wgmma.fence.
-        self.fenced: set[int] = set()
+        self.known: set[Name] = set()  # accumulators that lie inside their arrays
+        #: By array: uses whose instructions are not known to be done.
+        self.pending: dict[int, list[Use]] = {}
+        #: By array: uses since the last wgmma.fence.
+        self.used: dict[int, list[Use]] = {}
+        #: By array: the words that threads have accessed since the last wgmma.fence.
+        self.accessed: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.fence_seen = False
-        #: Accumulators (array id, first register) that nothing has read since the wgmma at a site.
-        self.unread: dict[tuple[int, int], int] = {}
-        self.touched = False  # accumulators in flight were touched, and that is reported
+        #: Accumulators that nothing has read since the wgmma at a site.
+        self.unread: dict[Name, tuple[int, tuple[Piece, ...]]] = {}
+        self.reported = False  # registers in flight were touched, and that is reported
 
 
 def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
@@ -132,77 +190,170 @@ def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
     return group, state
 
 
+# ------------------------------------------------------------------- registers outside of wgmma
+
+
 @op
 def wgmma_fence(w: Warp, mask=None) -> None:
     """``wgmma.fence``: orders this warp's accesses to registers before the wgmmas that follow."""
     whole_warp(w, mask, "wgmma.fence")
     _, state = _warpgroup(w)
-    state.fenced.clear()
+    state.accessed.clear()
+    state.used.clear()
     state.fence_seen = True
 
 
 @op
-def wgmma_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
-    """Threads read or write accumulator registers outside wgmma."""
-    group, state = _warpgroup(w)
+def wgmma_touch(w: Warp, registers: np.ndarray, write: bool, name: str, *span: int) -> None:
+    """Threads read or write registers that wgmma uses too.
+
+    ``span``: the first and one past the last element touched and an element's bytes; all registers
+    of the array where it is left out.
+    """
+    state = w.state.get("wgmma")
+    if state is None:
+        return  # neither a wgmma nor a wgmma.fence before
+    group = w.cta.state["warpgroups"][w.id // 4]
+    if span:
+        first, end, size = span
+        low, high = first * size >> 2, (end * size + 3) >> 2
+    else:
+        low, high = 0, registers.shape[1] * registers.itemsize >> 2
     key = id(registers)
-    pending = state.pending.get(key)
-    if pending is not None:
-        product = group.products[pending - group.base] if pending >= group.base else None
-        place = w.machine.program.location(product.site) if product else None
-        w.machine.report(
-            "wgmma-in-flight",
-            w,
-            f"{w.name()} {'writes' if write else 'reads'} accumulator registers that the wgmma at "
-            f"{place} may still be using",
-            memory="accumulator registers",
-            fix=(
-                "commit the group (wgmma.commit_group) and wait for it (wgmma.wait_group 0) before "
-                "the registers are touched"
-            ),
-            related=[("the wgmma", place)],
-        )
-        del state.pending[key]  # once is enough
-        state.touched = True
-    if write:
-        state.fenced.add(key)
-    for place in [p for p in state.unread if p[0] == key]:
-        del state.unread[place]
-    for name in [n for n in group.matrices if n[0] == w.id % 4 and n[1] == key]:
-        _store_back(group, name)
-    for name, (_, views) in list(group.matrices.items()):
-        if any(owner == key for owner, _, _ in views):
+    if w.checks:
+        for use in state.pending.get(key, ()):
+            if use.low < high and low < use.high:
+                _in_flight(w, state, use, key, write, name, low, span)
+                break
+        held = state.accessed.get(key)
+        if held is None:
+            words = registers.shape[1] * registers.itemsize >> 2
+            held = state.accessed[key] = (registers, np.zeros(words, dtype=bool))
+        held[1][low:high] = True
+        _read(state, key, low, high)
+    if group.matrices:
+        _bring_back(group, w.id % 4, key, low, high)
+
+
+def _in_flight(w: Warp, state: WgmmaState, use: Use, key: int, write: bool, name, low, span):
+    """Report registers that threads touch while a wgmma may use them."""
+    place = w.machine.program.location(use.site)
+    register = max(low, use.low)
+    size = span[2] if span else use.array.itemsize
+    # PTX ISA, wgmma.wait_group: accessing the accumulator register or the input register containing
+    # the fragments of A without waiting for the instruction's group is undefined behaviour.
+    w.machine.report(
+        "wgmma-in-flight",
+        w,
+        f"{w.name()} {'writes' if write else 'reads'} {name}[{register * 4 // size}] while the "
+        f"wgmma at {place} may still be using it: the registers are its {use.role}",
+        memory=f"registers of {name}",
+        fix=(
+            "commit the group (wgmma.commit_group) and wait for it (wgmma.wait_group 0) before "
+            "the registers are touched"
+        ),
+        related=[("the wgmma", place)],
+    )
+    del state.pending[key]  # once is enough
+    state.reported = True
+
+
+def _read(state: WgmmaState, key: int, low: int, high: int) -> None:
+    """Products in these words are not lost any more."""
+    if state.unread:
+        for name, (_, pieces) in list(state.unread.items()):
+            if _meets(pieces, key, low, high):
+                del state.unread[name]
+
+
+def _meets(pieces: tuple[Piece, ...], key: int, low: int, high: int) -> bool:
+    return any(id(a) == key and first < high and low < first + n for a, first, n in pieces)
+
+
+def _bring_back(group: Warpgroup, quarter: int, key: int, low: int, high: int) -> None:
+    """Write the accumulators that share words with a warp's array to their registers."""
+    for name, matrix in list(group.matrices.items()):
+        if _meets(matrix.views[quarter], key, low, high):
             _store_back(group, name)
 
 
-def _store_back(group: Warpgroup, name: tuple) -> None:
+# --------------------------------------------------------------------------- fragments (PTX ISA)
+
+
+def _words(pieces: tuple[Piece, ...]) -> np.ndarray:
+    """The registers of an operand, ``[32, R]`` words."""
+    if len(pieces) == 1:
+        array, first, count = pieces[0]
+        return array.view(np.uint32)[:, first : first + count]
+    return np.concatenate([a.view(np.uint32)[:, f : f + n] for a, f, n in pieces], axis=1)
+
+
+def _store_back(group: Warpgroup, name: tuple[Name, ...]) -> None:
     """Write an accumulator matrix to the registers of its four warps."""
-    matrix, views = group.matrices.pop(name)
-    n = matrix.shape[1]
-    for quarter, (_, registers, first) in enumerate(views):
-        block = matrix[16 * quarter : 16 * quarter + 16].reshape(2, 8, n // 8, 4, 2)
-        fragment = block.transpose(1, 3, 2, 0, 4).reshape(32, n // 2)
-        registers[:, first : first + n // 2] = fragment
+    matrix = group.matrices.pop(name)
+    n = matrix.values.shape[1]
+    values = matrix.values.astype(np.float16) if matrix.half else matrix.values
+    for quarter, pieces in enumerate(matrix.views):
+        block = values[16 * quarter : 16 * quarter + 16].reshape(2, 8, n // 8, 4, 2)
+        fragment = np.ascontiguousarray(block.transpose(1, 3, 2, 0, 4)).reshape(32, n // 2)
+        words, at = fragment.view(np.uint32), 0
+        for array, first, count in pieces:
+            array.view(np.uint32)[:, first : first + count] = words[:, at : at + count]
+            at += count
 
 
-def _gather(views, n: int) -> np.ndarray:
+def _gather(views: list[tuple[Piece, ...]], n: int, half: bool = False) -> np.ndarray:
     """An accumulator matrix from the registers of four warps.
 
-    Register 4j + 2h + e of lane 4r + c holds row 16w + 8h + r, column 8j + 2c + e
-    (PTX ISA, "wgmma accumulator D fragment").
+    Element 4j + 2h + e of lane 4r + c is row 16w + 8h + r, column 8j + 2c + e, where an element is
+    a register, or (fp16) the lower (e = 0) or upper half of one (PTX ISA, wgmma register fragments,
+    "accumulator fragment D").
     """
     matrix = np.empty((64, n), dtype=np.float32)
-    for quarter, (_, registers, first) in enumerate(views):
-        fragment = registers[:, first : first + n // 2].reshape(8, 4, n // 8, 2, 2)
+    for quarter, pieces in enumerate(views):
+        elements = _words(pieces).view(np.float16 if half else np.float32)
+        fragment = elements.reshape(8, 4, n // 8, 2, 2)
         matrix[16 * quarter : 16 * quarter + 16] = fragment.transpose(3, 0, 2, 1, 4).reshape(16, n)
     return matrix
+
+
+def _fragments(chain: list[Product]) -> np.ndarray:
+    """Operand A of successive products from registers, as bit patterns ``[64, 16 * steps]``.
+
+    Half e of register 2k + h of lane 4r + c is row 16w + 8h + r, column 8k + 2c + e of a k16 step
+    (PTX ISA, wgmma register fragments, "matrix A of .m64k16").
+    """
+    words = np.array([product.fragments for product in chain])  # [steps, 4, 32, 4]
+    halves = words.view(np.uint16).reshape(len(chain), 4, 8, 4, 2, 2, 2)
+    return halves.transpose(1, 5, 2, 0, 4, 3, 6).reshape(64, 16 * len(chain))
+
+
+def _unwritten(w: Warp, pieces: tuple[Piece, ...], said: str, fix: str, site: int) -> None:
+    """Report registers that nothing has written: all 32 lanes hold what a fresh register holds."""
+    for array, first, count in pieces:
+        poison = _UNWRITTEN.get(array.dtype.name)
+        if poison is None:
+            continue  # in 16 bits the poison is a number (a NaN) that may have been computed
+        words = array.view(np.uint32)[:, first : first + count]
+        if poison in words[0].tolist() and (words == poison).all(axis=0).any():
+            w.machine.report(
+                "uninitialised-read",
+                w,
+                f"{said} that nothing has written",
+                memory="registers",
+                fix=fix,
+                site=site,
+            )
+            return
+
+
+# ------------------------------------------------------------------------------------------ issue
 
 
 @op
 def wgmma_mma(
     w: Warp,
-    registers,
-    first: int,
+    d: tuple[Piece, ...],
     a,
     b,
     accumulate,
@@ -211,26 +362,34 @@ def wgmma_mma(
     ta: int,
     tb: int,
     sign: int,
+    half: bool = False,
     mask=None,
 ) -> None:
-    """``wgmma.mma_async`` with both operands in shared memory: issue one m64nNk16 step.
+    """``wgmma.mma_async``: issue one m64nNk16 step.
 
-    ``registers`` is the warp's ``[32, R]`` float32 array, ``first`` its first register.
+    ``d`` are the pieces of the accumulators. ``a`` is a descriptor, or a tuple of what the four
+    registers of A come from: pieces, and values ``(value,)`` of one register each. ``b`` is a
+    descriptor. ``sign`` is -1 where the product is negated.
     """
     whole_warp(w, mask, "wgmma.mma_async")
     group, state = _warpgroup(w)
-    a = int(uniform(w, a, "a descriptor"))
+    parts = None
+    if isinstance(a, tuple):
+        parts, a = a, None
+    else:
+        a = int(uniform(w, a, "a descriptor"))
     b = int(uniform(w, b, "a descriptor"))
     accumulate = bool(uniform(w, accumulate, "scale-d"))
     number = state.issued
     state.issued += 1
     at = number - group.base
+    form = (a, b, accumulate, n, dtype, ta, tb, sign, half)
     if at == len(group.products):
-        group.products.append(Product(a, b, accumulate, n, dtype, ta, tb, sign, w.s))
+        group.products.append(Product(form, w.s))
         w.machine.count("mma_instructions")  # the warp that comes first; once for the warpgroup
-        count_product(w, 64, n, 1)
+        count_product(w, 64, n, 1, a is None)
     product = group.products[at]
-    if (product.a, product.b, product.accumulate, product.n) != (a, b, accumulate, n):
+    if product.form != form:
         w.machine.report(
             "divergent-collective",
             w,
@@ -240,37 +399,160 @@ def wgmma_mma(
             related=[("another warp's", w.machine.program.location(product.site))],
         )
         raise Stop
-    key = id(registers)
+    name = tuple([(id(array), start, count) for array, start, count in d])
+    quarter = w.id % 4
+    if name not in state.known:
+        _inside(w, d)
+        state.known.add(name)
+    if parts is not None:
+        pieces = tuple([part for part in parts if len(part) == 3])
+        _inside(w, pieces)
+        for array, start, count in pieces if group.matrices else ():
+            _bring_back(group, quarter, id(array), start, start + count)
+        product.fragments[quarter] = _snapshot(parts)
     if w.checks:
-        if not state.fence_seen:
-            state.fence_seen = True  # once is enough
-            w.machine.report(
-                "wgmma-fence",
-                w,
-                f"{w.name()} issues its first wgmma without a wgmma.fence before it",
-                memory="accumulator registers",
-                fix="execute wgmma.fence before the first wgmma (PTX ISA, wgmma.fence)",
-            )
-        elif key in state.fenced:
-            w.machine.report(
-                "wgmma-fence",
-                w,
-                f"{w.name()} issues wgmma on accumulator registers that its threads have written "
-                "since the last wgmma.fence",
-                memory="accumulator registers",
-                fix="execute wgmma.fence between the writes and the first wgmma that uses them",
-            )
-            state.fenced.discard(key)
-        if not accumulate and (key, first) in state.unread:
-            discarded(w, state.unread[key, first], f"wgmma (64x{n}x16)", w.s)
-        state.unread[key, first] = w.s
+        _check_registers(w, state, product, d, parts, number)
+        if not accumulate and name in state.unread:
+            discarded(w, state.unread[name][0], f"wgmma (64x{n}x16)", w.s)
+        state.unread[name] = (w.s, d)
         product.clock = (
             w.clock.copy() if product.clock is None else np.minimum(product.clock, w.clock)
         )
-        product.times[w.id % 4] = int(w.clock[0, w.agent])
-    product.acc[w.id % 4] = (key, registers, first)
+        product.times[quarter] = int(w.clock[0, w.agent])
+    product.acc[quarter] = d
+    product.names[quarter] = name
     product.issued += 1
-    state.pending[key] = number
+
+
+def _inside(w: Warp, pieces: tuple[Piece, ...]) -> None:
+    """Stop where an operand names registers outside their array."""
+    for array, first, count in pieces:
+        words = array.shape[1] * array.itemsize >> 2
+        if first < 0 or first + count > words:
+            w.machine.report(
+                "out-of-bounds",
+                w,
+                f"wgmma uses registers {first} to {first + count - 1} of an array that has {words}",
+                memory="registers",
+                fix="keep the index inside the array: m64nNk16 takes N / 2 accumulators a thread",
+            )
+            raise Stop
+
+
+def _snapshot(parts) -> np.ndarray:
+    """The four registers of A, ``[32, 4]`` words, as they are now."""
+    words, at = np.empty((32, 4), dtype=np.uint32), 0
+    for part in parts:
+        if len(part) == 3:
+            array, first, count = part
+            words[:, at : at + count] = array.view(np.uint32)[:, first : first + count]
+            at += count
+        else:
+            words[:, at] = part[0]
+            at += 1
+    return words
+
+
+def _check_registers(w: Warp, state: WgmmaState, product: Product, d, parts, number: int) -> None:
+    """The rules of ``wgmma.fence`` and ``wgmma.wait_group`` for the registers of an issue."""
+    if not state.fence_seen:
+        state.fence_seen = True  # once is enough
+        _no_fence(w, f"{w.name()} issues its first wgmma without a wgmma.fence before it")
+    else:
+        uses = [(piece, ACCUMULATOR, product.n) for piece in d]
+        uses += [(part, FRAGMENT, 0) for part in parts or () if len(part) == 3]
+        for (array, first, count), role, n in uses:
+            if _check_use(w, state, array, first, first + count, role, n):
+                break
+    if parts is not None:
+        pieces = tuple([part for part in parts if len(part) == 3])
+        said = f"wgmma (64x{product.n}x16) reads operand A from registers"
+        _unwritten(w, pieces, said, "write all four registers of the fragment first", w.s)
+        for array, first, count in pieces:
+            _read(state, id(array), first, first + count)
+            _use(state, array, first, first + count, FRAGMENT, 0, number, w.s)
+    for array, first, count in d:
+        _use(state, array, first, first + count, ACCUMULATOR, product.n, number, w.s)
+
+
+def _check_use(w: Warp, state: WgmmaState, array, low: int, high: int, role: str, n: int) -> bool:
+    """Report why a wgmma may not use registers in a role, if so; returns whether it was reported.
+
+    PTX ISA, wgmma.fence: it must stand between a register access and a wgmma.mma_async that
+    accesses the same registers, except for accumulators of instructions of the same shape.
+    """
+    key = id(array)
+    held = state.accessed.get(key)
+    if held is not None and held[1][low:high].any():
+        held[1][:] = False  # once is enough
+        _no_fence(
+            w,
+            f"{w.name()} issues a wgmma whose {role} its threads have accessed since the last "
+            "wgmma.fence",
+        )
+        return True
+    for use in state.pending.get(key, ()):
+        if use.low < high and low < use.high and use.role != role:
+            place = w.machine.program.location(use.site)
+            w.machine.report(
+                "wgmma-in-flight",
+                w,
+                f"{w.name()} issues a wgmma whose {role} are {use.role} of the wgmma at {place}, "
+                "which may still be using them",
+                memory="registers",
+                fix=(
+                    "commit the first one's group (wgmma.commit_group) and wait for it "
+                    "(wgmma.wait_group), then execute wgmma.fence, before the second is issued"
+                ),
+                related=[("the first wgmma", place)],
+            )
+            state.reported = True
+            return True
+    for use in state.used.get(key, ()):
+        if use.low < high and low < use.high and (use.role != role or use.n != n):
+            place = w.machine.program.location(use.site)
+            shape = f" (m64n{use.n}k16, another shape)" if use.role == role else ""
+            _no_fence(
+                w,
+                f"{w.name()} issues a wgmma whose {role} are {use.role} of the wgmma{shape} at "
+                f"{place}, and no wgmma.fence stands between the two",
+                [("the other wgmma", place)],
+            )
+            return True
+    return False
+
+
+def _no_fence(w: Warp, message: str, related=None) -> None:
+    w.machine.report(
+        "wgmma-fence",
+        w,
+        message,
+        memory="registers",
+        fix=(
+            "execute wgmma.fence before the first wgmma, and again between an access to registers "
+            "and the wgmma that uses them (PTX ISA, wgmma.fence)"
+        ),
+        related=related,
+    )
+
+
+def _use(state: WgmmaState, array, low: int, high: int, role: str, n: int, number: int, site):
+    """Note that a wgmma uses registers."""
+    for table in (state.pending, state.used):
+        uses = table.get(id(array))
+        if uses is None:
+            table[id(array)] = [Use(array, low, high, role, n, number, site)]
+            continue
+        last = uses[-1]
+        if last.low == low and last.high == high and last.role == role and last.n == n:
+            last.number, last.site = number, site
+            continue
+        for use in uses:
+            if use.low == low and use.high == high and use.role == role and use.n == n:
+                use.number, use.site = number, site
+                break
+        else:
+            uses.append(Use(array, low, high, role, n, number, site))
 
 
 @op
@@ -283,6 +565,8 @@ def wgmma_commit(w: Warp, mask=None) -> None:
     if _issued(group) >= upto > group.prepared:
         _prepare(group, upto)
         group.pipe.submit(lambda: _run_products(group, upto))
+    if group.waiters:
+        group.pipe.submit(lambda: _wake(group))
 
 
 def _issued(group: Warpgroup) -> int:
@@ -316,12 +600,18 @@ def wgmma_wait(w: Warp, count: int, mask=None):
         )
         return w.waiting
     _complete(w, group, state, upto)
+    _wake(group)
+    return None
+
+
+def _wake(group: Warpgroup) -> None:
+    """Let the warps go on whose products all four warps have issued."""
+    issued = _issued(group)
     for other, wanted in list(group.waiters):
-        if _issued(group) >= wanted:
+        if issued >= wanted:
             group.waiters.remove((other, wanted))
             _complete(other, group, other.state["wgmma"], wanted)
             other.cluster.wake(other)
-    return None
 
 
 def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
@@ -337,12 +627,19 @@ def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
         ):
             w.clock[2, other.agent] = max(int(w.clock[2, other.agent]), time)
     w.clock[:, agent] = max(int(w.clock[0, agent]), upto)
-    for key in [k for k, last in state.pending.items() if last < upto]:
-        del state.pending[key]
+    for key, uses in list(state.pending.items()):
+        left = [use for use in uses if use.number >= upto]
+        if left:
+            state.pending[key] = left
+        else:
+            del state.pending[key]
     finished = min(x.state["wgmma"].completed if "wgmma" in x.state else 0 for x in group.warps)
     if finished > group.base:
         del group.products[: finished - group.base]
         group.base = finished
+
+
+# --------------------------------------------------------------------------------------- products
 
 
 def _run_products(group: Warpgroup, upto: int) -> None:
@@ -363,11 +660,13 @@ def _prepare(group: Warpgroup, upto: int) -> None:
     chains: dict[tuple, list[tuple[int, Product]]] = {}
     order: list[list[tuple[int, Product]]] = []
     for product in ready:
-        name = tuple((view[0], view[2]) for view in product.acc)
+        name = tuple(product.names)
         chain = chains.get(name)
         if chain is not None and _continues(chain[-1][1], product):
             chain.append((number, product))
         else:
+            for other in [o for o in chains if o != name and _shared(chains[o][0][1].acc, product)]:
+                del chains[other]  # its next step must come behind this one
             chain = chains[name] = [(number, product)]
             order.append(chain)
         number += 1
@@ -375,15 +674,27 @@ def _prepare(group: Warpgroup, upto: int) -> None:
         group.plans.append((upto, _chain(group, chain)))
 
 
+def _shared(views: list[tuple[Piece, ...]], product: Product) -> bool:
+    """Whether two accumulators have registers in common (the first warp's stand for all)."""
+    return any(_meets(product.acc[0], id(a), first, first + n) for a, first, n in views[0])
+
+
 def _continues(last: Product, product: Product) -> bool:
+    """Whether a product is the next k16 step of another: it adds to it and differs in nothing but
+    its operands' start addresses, and its warps knew no more when they issued it."""
     high = ~((1 << 14) - 1)
     return (
         product.accumulate
-        and last.n == product.n
-        and last.a & high == product.a & high
         and last.b & high == product.b & high
-        and last.sign == product.sign
+        and (last.a is None) == (product.a is None)
+        and (last.a is None or last.a & high == product.a & high)
+        and last.form[3:] == product.form[3:]
+        and _same_clock(last.clock, product.clock)
     )
+
+
+def _same_clock(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    return one is None or other is None or np.array_equal(one, other)
 
 
 def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], None]:
@@ -391,78 +702,112 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
     computes them."""
     head = chain[0][1]
     w = group.warps[0]
-    cta, site = w.cta, head.site
+    cta, site, steps = w.cta, head.site, len(chain)
+    what = f"wgmma (64x{head.n}x{16 * steps})"
+    rows_a, ta = None, False
     try:
-        left = [descriptors.wgmma_matrix(p.a) for _, p in chain]
         right = [descriptors.wgmma_matrix(p.b) for _, p in chain]
+        rows_b, tb = descriptors.operand_rows(right, head.n, bool(head.tb))
+        if head.a is not None:
+            left = [descriptors.wgmma_matrix(p.a) for _, p in chain]
+            rows_a, ta = descriptors.operand_rows(left, 64, bool(head.ta))
     except descriptors.DescriptorError as error:
         raise bad_descriptor(w, error, site) from None
-    rows_a, ta = descriptors.operand_rows(left, 64, bool(head.ta))
-    rows_b, tb = descriptors.operand_rows(right, head.n, bool(head.tb))
-    what = f"wgmma (64x{head.n}x{16 * len(chain)})"
-    out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
+    if rows_a is not None:
+        out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
     out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
-    name = tuple((view[0], view[2]) for view in head.acc)
+    name = tuple(head.names)
     if w.checks:
         last = chain[-1][0] + 1
         assert head.clock is not None
         clock = head.clock.copy()
-        parts = [(group.agent, rows_a)]
-        if w.machine.reading("wgmma-wait") == "warp":  # each warp multiplies its own 16 rows
-            rows = rows_a.shape[0] // 4
-            parts = [
-                (x.unit["wgmma"], rows_a[rows * i : rows * (i + 1)])
-                for i, x in enumerate(group.warps)
-            ]
-        for agent, part in parts:
+        for agent, part in _readers(group, rows_a):
             clock[:, agent] = last
             now = stamp(agent, last)
-            access.async_read(w, cta, part, clock, agent, now, site, f"operand A of {what}")
+            if part is not None:
+                access.async_read(w, cta, part, clock, agent, now, site, f"operand A of {what}")
             access.async_read(w, cta, rows_b, clock, agent, now, site, f"operand B of {what}")
 
     def compute() -> None:
+        if rows_a is not None:
+            left = (rows_a, ta, head.dtype)
+            a = decode(cta, rows_a, ta, head.dtype)
+        else:
+            bits = _fragments([p for _, p in chain])
+            left = (bits, None, head.dtype)
+            half = head.dtype == "float16"
+            a = bits.view(np.float16).astype(np.float32) if half else bf16_to_f32(bits)
         if w.machine.trace is not None:
             place = (cta.index, group.first, name)
-            operands = [(rows_a, ta, head.dtype), (rows_b, tb, head.dtype)]
-            note(w, site, what, place, head.accumulate, [cta], *operands)
-        product = decode(cta, rows_a, ta, head.dtype) @ decode(cta, rows_b, tb, head.dtype).T
+            note(w, site, what, place, head.accumulate, [cta], left, (rows_b, tb, head.dtype))
+        b = decode(cta, rows_b, tb, head.dtype).T
         if head.sign < 0:
-            product = -product
-        for other in [k for k in group.matrices if k != name and _overlap(group, k, head)]:
+            a = -a
+        for other in [k for k, m in group.matrices.items() if k != name and _shared(m.views, head)]:
             _store_back(group, other)
-        if head.accumulate:
-            held = group.matrices.get(name)
-            if held is not None and held[0].shape[1] == head.n:
-                matrix = held[0]
-            else:
-                matrix = _gather(head.acc, head.n)
-                if w.checks and (matrix.view(np.uint32) == POISON).any():
-                    w.machine.report(
-                        "uninitialised-read",
-                        w,
-                        f"{what} adds to accumulator registers that nothing has written",
-                        memory="accumulator registers",
-                        fix="let a tile's first product overwrite (scale-d false), or clear them",
-                        site=site,
-                    )
-            np.add(matrix, product, out=matrix)
+        matrix = _accumulator(group, head, name, what) if head.accumulate else None
+        if head.half:
+            matrix = _rounded_steps(a, b, matrix)
+        elif matrix is None:
+            matrix = a @ b
         else:
-            matrix = product
-        group.matrices[name] = (matrix, list(head.acc))
+            np.add(matrix, a @ b, out=matrix)
+        group.matrices[name] = Matrix(matrix, list(head.acc), head.half)
 
     return compute
 
 
-def _overlap(group: Warpgroup, name: tuple, product: Product) -> bool:
-    """Whether a kept matrix shares registers with a product's accumulator."""
-    width = group.matrices[name][0].shape[1] // 2
-    (key, first), view = name[0], product.acc[0]
-    return key == view[0] and first < view[2] + product.n // 2 and view[2] < first + width
+def _readers(group: Warpgroup, rows_a: np.ndarray | None) -> list[tuple[int, np.ndarray | None]]:
+    """Who reads the operands: agents, and the rows of A in shared memory that each one reads."""
+    w = group.warps[0]
+    if w.machine.reading("wgmma-wait") != "warp":
+        return [(group.agent, rows_a)]
+    if rows_a is None:
+        return [(x.unit["wgmma"], None) for x in group.warps]
+    rows = rows_a.shape[0] // 4  # each warp multiplies its own 16 rows
+    return [(x.unit["wgmma"], rows_a[rows * i : rows * (i + 1)]) for i, x in enumerate(group.warps)]
+
+
+def _accumulator(group: Warpgroup, head: Product, name: tuple[Name, ...], what: str) -> np.ndarray:
+    """The matrix that a product adds to, from the last product or from registers."""
+    w = group.warps[0]
+    held = group.matrices.get(name)
+    if held is not None:
+        if held.half == head.half:
+            return held.values
+        _store_back(group, name)
+    matrix = _gather(head.acc, head.n, head.half)
+    if not w.checks:
+        return matrix
+    said = f"{what} adds to accumulator registers"
+    fix = "let a tile's first product overwrite (scale-d false), or clear them"
+    if head.half:
+        for x, pieces in zip(group.warps, head.acc, strict=True):
+            _unwritten(x, pieces, said, fix, head.site)
+    elif (matrix.view(np.uint32) == POISON).any():
+        w.machine.report(
+            "uninitialised-read",
+            w,
+            f"{said} that nothing has written",
+            memory="accumulator registers",
+            fix=fix,
+            site=head.site,
+        )
+    return matrix
+
+
+def _rounded_steps(a: np.ndarray, b: np.ndarray, matrix: np.ndarray | None) -> np.ndarray:
+    """Accumulators of 16 bits: rounded to fp16 after each k16 step."""
+    for k in range(0, a.shape[1], 16):
+        step = a[:, k : k + 16] @ b[k : k + 16]
+        matrix = (step if matrix is None else matrix + step).astype(np.float16).astype(np.float32)
+    assert matrix is not None
+    return matrix
 
 
 def _wgmma_exit(w: Warp) -> None:
     state = w.state.get("wgmma")
-    if state is not None and state.completed < state.issued and not state.touched:
+    if state is not None and state.completed < state.issued and not state.reported:
         w.machine.report(
             "in-flight-at-exit",
             w,
