@@ -515,36 +515,3 @@ def test_remote_arrivals(schedule):
     )
     assert not report.findings, report
     assert report.counters["passed"] == 2
-
-
-# --------------------------------------------------------------------------- votes, shuffles
-
-
-def test_votes_and_shuffles_against_plain_loops():
-    rng = np.random.default_rng(0)
-    from mlsys_gpu.sim.machine.compute import ballot, shuffle, vote_all, vote_any
-
-    for _ in range(50):
-        bits = rng.integers(0, 2, 32).astype(bool)
-        mask = rng.integers(0, 2, 32).astype(bool)
-        mask[3] = True
-        w: Any = None
-        assert ballot(w, bits) == sum(1 << i for i in range(32) if bits[i])
-        assert ballot(w, bits, mask) == sum(1 << i for i in range(32) if bits[i] and mask[i])
-        assert vote_any(w, bits, mask) == any(b for b, m in zip(bits, mask, strict=True) if m)
-        assert vote_all(w, bits, mask) == all(b for b, m in zip(bits, mask, strict=True) if m)
-        values, source = rng.integers(0, 1000, 32), int(rng.integers(0, 32))
-        width = int(2 ** rng.integers(0, 6))
-        by = source % width
-        for mode in ("idx", "up", "down", "bfly"):
-            got = shuffle(w, values, by, mode, width)
-            for lane in range(32):
-                start = lane // width * width
-                target = {
-                    "idx": start + by,
-                    "up": lane - by,
-                    "down": lane + by,
-                    "bfly": lane ^ by,
-                }[mode]
-                inside = start <= target < start + width
-                assert got[lane] == values[target if inside else lane], (mode, width, by, lane)

@@ -28,6 +28,7 @@ CODES = {
     "tx-count": "an mbarrier expects another number of bytes than its copies bring",
     "barrier-lapped": "a phase completed before all who wait for the last one had seen it",
     "barrier-init": "an mbarrier was used in a way that its initialisation forbids",
+    "barrier-mixed": "a thread may count for another turn of a named barrier than its own",
     "uninitialised-read": "memory or registers were read that nothing has written",
     "out-of-bounds": "an address outside the memory it belongs to",
     "misaligned": "an address that its access width does not divide",
@@ -39,6 +40,7 @@ CODES = {
     "descriptor": "a matrix or instruction descriptor that the instruction cannot take",
     "wrong-operand": "the tensor core multiplied elements that do not belong together",
     "discarded-product": "a product was overwritten before anything had read it",
+    "assertion": "an assertion of the kernel's author failed",
     "in-flight-at-exit": "asynchronous work was still running when its thread exited",
 }
 

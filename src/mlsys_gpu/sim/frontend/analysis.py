@@ -262,6 +262,8 @@ class Facts:
             return any(self.lane(i, region) for i in expr.indices)
         if kind == "Call":
             row = table.ROWS.get(str(expr.op.name))
+            if row is not None and not isinstance(row.result, str):
+                return row.result(self, expr, region)
             if row is not None and row.result == "shuffle":
                 return self.shuffled(expr, region)
             if row is not None and row.result != "args":
@@ -470,9 +472,12 @@ class _Walker:
         if name == "tirx.cuda.func_call" and type(value.args[0]).__name__ == "StringImm":
             row = table.INLINE.get(str(value.args[0].value), row)
         result = row.result if row is not None else "args"
-        lane = result == "lane" or (
-            result == "args" and any(facts.lane(a, region) for a in inputs if hasattr(a, "ty"))
-        )
+        if not isinstance(result, str):
+            lane = result(facts, value, region)
+        else:
+            lane = result == "lane" or (
+                result == "args" and any(facts.lane(a, region) for a in inputs if hasattr(a, "ty"))
+            )
         for position in targets:
             root = facts.root_at(value.args[position])
             if root is None:

@@ -378,11 +378,6 @@ def float_bits(t: Any, call: Any) -> Value:
     return as_bits(t, t.expr(call.args[0]), str(call.ty))
 
 
-@row("cuda.trap_when_assert_failed", vectorizable=True)
-def trap(t: Any, call: Any) -> None:
-    """An assertion of the kernel's author; the simulator checks more than it could."""
-
-
 @row("cuda.get_tmem_addr", vectorizable=True)
 def get_tmem_addr(t: Any, call: Any) -> Value:
     """A tensor-memory address moved by rows (bits 16 up) and columns."""

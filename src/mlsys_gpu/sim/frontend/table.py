@@ -3,7 +3,8 @@
 A row is a function ``(t, call)`` registered under the lowered names of its operation; it emits code
 through the translator ``t`` and returns a :class:`~.values.Value` where the operation is an
 expression. ``result`` says where the result differs between lanes: ``args`` (where an argument
-does), ``lane`` (always), ``uniform`` (never) or ``shuffle`` (unless all lanes read one lane).
+does), ``lane`` (always), ``uniform`` (never), ``shuffle`` (unless all lanes read one lane), or a
+function of the facts, the call and the single-lane region it is in that says whether it does.
 Families live in :mod:`.families` and beside it; a new operation is a new row there.
 """
 
@@ -13,11 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+#: Whether an operation's result differs between lanes: of the facts, the call, and its region.
+Varies = Callable[[Any, Any, "int | None"], bool]
+
 
 @dataclass(frozen=True)
 class Row:
     emit: Callable[..., Any]
-    result: str
+    result: str | Varies
     vectorizable: bool
     family: str
 
@@ -28,7 +32,9 @@ ROWS: dict[str, Row] = {}
 INLINE: dict[str, Row] = {}
 
 
-def row(*names: str, result: str = "args", vectorizable: bool = False) -> Callable[..., Any]:
+def row(
+    *names: str, result: str | Varies = "args", vectorizable: bool = False
+) -> Callable[..., Any]:
     """Register a function for operations, named as in the lowered IR without ``tirx.``.
 
     TVM's own mathematics stands under ``prim.`` there: each such name is registered both ways.

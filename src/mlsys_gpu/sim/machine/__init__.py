@@ -13,11 +13,13 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     bulk,
     clc,
     compute,
+    lanes,
     memory,
     tcgen05,
     wgmma,
 )
-from mlsys_gpu.sim.machine.core import OPS, READINGS, execute
+from mlsys_gpu.sim.machine.clocks import BARRIERS
+from mlsys_gpu.sim.machine.core import OPS, READINGS, MoreBarriers, execute
 from mlsys_gpu.sim.machine.numerics import STORAGE
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import Report
@@ -56,11 +58,19 @@ def run(
             f"{program.name} takes {len(program.params)} tensors ({names}), {len(arrays)} given"
         )
     hosts = [host_array(array, *param) for array, param in zip(arrays, program.params, strict=True)]
-    tensors = [
-        memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape, program.grain)
-        for i, (host, (name, shape, dtype)) in enumerate(zip(hosts, program.params, strict=True))
-    ]
-    report = execute(program, tensors, schedule, seed, checks, readings, watch)
+    room = BARRIERS  # for mbarriers in the clocks
+    while True:
+        tensors = [
+            memory.Tensor(i, name, host, np.dtype(STORAGE[dtype]).itemsize, shape, program.grain)
+            for i, (host, (name, shape, dtype)) in enumerate(
+                zip(hosts, program.params, strict=True)
+            )
+        ]
+        try:
+            report = execute(program, tensors, schedule, seed, checks, readings, watch, room)
+            break
+        except MoreBarriers:
+            room *= 2
     for host, tensor in zip(hosts, tensors, strict=True):
         if tensor.written:
             if not host.flags.writeable:

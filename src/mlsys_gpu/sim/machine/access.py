@@ -640,6 +640,9 @@ def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask, clock
     (and so was meant to read that); else the read does.
     """
     other, other_site = _stamp_at(stamps, bad)
+    if int(stamps[bad].flat[0]) >> CLOCK_SHIFT & CLOCK_MASK == CLOCK_MASK:
+        _barrier_memory(w, cta, _first(index, bad, wide, w.machine.program.grain), agent, now, site)
+        return
     shadow = cta.shadow if wide else cta.shadow.flat()
     if now == before:
         kind, late, early = "both", (agent, site), (other, other_site)
@@ -661,6 +664,24 @@ def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask, clock
             kind, late, early = "write", (agent, site), (other, other_site)
     _race(
         w, cta, _first(index, bad, wide, w.machine.program.grain), int(bad.sum()), kind, late, early
+    )
+
+
+def _barrier_memory(w, cta: Cta, offset: int, agent: int, now: str, site: int) -> None:
+    """Report an access to the bytes of an mbarrier, which only mbarrier operations may touch."""
+    barrier = cta.barriers[offset // 8 * 8]
+    verb = {"read": "reads", "write": "overwrites"}[now]
+    w.machine.report(
+        "barrier-init",
+        w,
+        f"{w.cluster.agents.name(agent)} {verb} the 8 bytes of {barrier.name()}, which is in use",
+        memory=cta.region(offset),
+        fix=(
+            "touch an mbarrier with mbarrier operations alone; give other data another place, or "
+            "end the barrier's life first (mbarrier.inval)"
+        ),
+        site=site,
+        related=[("initialised", w.machine.program.location(barrier.init_site))],
     )
 
 
@@ -755,7 +776,7 @@ def _peers_done(cta: Cta) -> None:
     """A CTA must not end before its peers' accesses to its shared memory have been made."""
     if not cta.remote:
         return
-    ended = np.max([w.clock[0] for w in cta.warps], axis=0)
+    ended = np.max([np.maximum(w.clock[0], w.clock[2]) for w in cta.warps], axis=0)
     for agent, value in cta.remote.items():
         if (value >> CLOCK_SHIFT) & CLOCK_MASK <= int(ended[agent]):
             continue

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import numerics
-from mlsys_gpu.sim.machine.core import Warp, op
+from mlsys_gpu.sim.machine.core import op
 
 _TINY = np.float32(1.1754944e-38)  # the smallest normal float32
 
@@ -246,39 +245,3 @@ def permute_bytes(a, b, selector):
         byte = np.where(nibble & 8, np.where(byte & 0x80, 0xFF, 0), byte)
         result |= byte << 8 * i
     return int(result) if result.ndim == 0 else result
-
-
-@op
-def shfl(w: Warp, mode: str, value, b, c):
-    """``shfl.sync`` with the ISA's clamp and segment mask in ``c``."""
-    lane = np.arange(32)
-    by, clamp = np.asarray(b) & 31, np.asarray(c)
-    last, segment = clamp & 31, clamp >> 8 & 31
-    low = lane & segment
-    high = low | (last & ~segment & 31)
-    if mode == "up":
-        source = lane - by
-        inside = source >= high
-    elif mode == "down":
-        source = lane + by
-        inside = source <= high
-    elif mode == "bfly":
-        source = lane ^ by
-        inside = source <= high
-    else:
-        source = low | (by & ~segment & 31)
-        inside = source <= high
-    values = np.broadcast_to(np.asarray(value), (32,))
-    return values[np.where(inside, source, lane)]
-
-
-@op
-def redux(w: Warp, kind: str, value, mask=None):
-    """``redux.sync``: one value from all active lanes."""
-    values = np.broadcast_to(np.asarray(value), (32,))
-    if mask is not None:
-        values = values[mask]
-    result = numerics.COMBINE[kind].reduce(values)
-    if kind == "add":
-        result = int(result) & 0xFFFFFFFF
-    return result.item() if isinstance(result, np.integer) else result

@@ -7,12 +7,23 @@ each of them the clocks of all that arrived.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from mlsys_gpu.sim.machine import memory
-from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, MAX_BARRIERS
-from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Stop, Waiting, Warp, op, whole_warp
-from mlsys_gpu.sim.program import Unsupported
+from mlsys_gpu.sim.machine import access, memory
+from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, stamp
+from mlsys_gpu.sim.machine.core import (
+    EXIT_HOOKS,
+    LANES,
+    Cta,
+    MoreBarriers,
+    Stop,
+    Waiting,
+    Warp,
+    op,
+    whole_warp,
+)
 
 
 def came_after(clock: np.ndarray, other: np.ndarray) -> None:
@@ -27,13 +38,16 @@ class MBarrier:
     """An mbarrier object (PTX ISA, "mbarrier"): phase, pending arrivals, pending bytes.
 
     ``arrived`` joins the clocks of the current phase's arrivals, ``done`` those of all completed
-    phases: who has waited for a phase has seen what its arrivals published.
+    phases: who has waited for a phase has seen what its arrivals published. ``epoch`` is what
+    earlier barriers at this place have counted: copies that complete in phase p carry the clock
+    ``epoch + p + 1`` of the barrier's agent.
     """
 
-    def __init__(self, cta: Cta, offset: int, count: int, w: Warp, index: int):
+    def __init__(self, cta: Cta, offset: int, count: int, w: Warp, index: int, epoch: int = 0):
         self.cta = cta
         self.offset = offset
         self.index = index
+        self.epoch = epoch
         self.count = count
         self.pending = count
         self.tx = 0
@@ -74,6 +88,8 @@ class MBarrier:
         """``count`` arrivals that publish ``clock``."""
         key = (who, site)
         self.arrivals[key] = self.arrivals.get(key, 0) + count
+        if self.cta is not w.cta:
+            self.cta.remote[w.agent] = stamp(w.agent, int(clock[0:3, w.agent].max()), site)
         if count > self.pending:
             machine = w.machine
             machine.report(
@@ -110,7 +126,7 @@ class MBarrier:
         if not self.flying[phase]:
             del self.flying[phase]
         agent = w.cluster.agents.barrier(self.cta.rank, self.index)
-        self.arrived[:, agent] = np.maximum(self.arrived[:, agent], phase)
+        self.arrived[:, agent] = np.maximum(self.arrived[:, agent], self.epoch + phase)
         self.landed += nbytes
         self.tx -= nbytes
         self.check()
@@ -149,9 +165,19 @@ class MBarrier:
         if self.cta.machine.watch is not None:
             self.cta.machine.watch.phase(self)
 
-    def pass_by(self, w: Warp) -> None:
-        """A warp's wait is over: it has seen what the completed phases published."""
-        w.acquire(self.done)
+    def pass_by(self, w: Warp, relaxed: bool = False) -> None:
+        """A warp's wait is over: it has seen what the completed phases published.
+
+        Of a relaxed wait that holds once a fence has followed it.
+        """
+        if relaxed:
+            came_after(w.clock, self.done)
+            held = w.state.get("unacquired")
+            w.state["unacquired"] = (
+                self.done.copy() if held is None else np.maximum(held, self.done)
+            )
+        else:
+            w.acquire(self.done)
         self.waited[w] = self.phase
         self.consumed[w] = (self.phase - 1, int(w.clock[0, w.agent]), w.s)
 
@@ -239,10 +265,10 @@ def barrier_at(w: Warp, address) -> MBarrier:
             ),
         )
         raise Stop
-    stamp = barrier.init_stamp
+    made = barrier.init_stamp
     if barrier.public or not w.checks:
         return barrier
-    if (stamp >> CLOCK_SHIFT) & CLOCK_MASK > int(w.clock[0, stamp >> AGENT_SHIFT]):
+    if (made >> CLOCK_SHIFT) & CLOCK_MASK > int(w.clock[0, made >> AGENT_SHIFT]):
         w.machine.report(
             "barrier-init",
             w,
@@ -271,11 +297,56 @@ def uniform(w: Warp, value, what: str):
     return value
 
 
+def lanes_in(w: Warp, mask) -> np.ndarray:
+    """Numbers of the lanes that execute an operation (one of them, where its mask is True)."""
+    if mask is None:
+        return LANES[: w.active]
+    return LANES[:1] if mask is True else np.flatnonzero(mask)
+
+
+def _groups(w: Warp, mask, *operands) -> list[tuple[list[int], np.ndarray]]:
+    """The values that the active lanes give for operands, each with the lanes that give them."""
+    lanes = lanes_in(w, mask)
+    if not any(isinstance(o, np.ndarray) and o.size > 1 for o in operands):
+        values = [int(o.flat[0]) if isinstance(o, np.ndarray) else int(o) for o in operands]
+        return [(values, lanes)] if lanes.size else []
+    table = np.stack(
+        [np.broadcast_to(np.asarray(o, dtype=np.int64).reshape(-1), (32,)) for o in operands]
+    )[:, lanes]
+    found: dict[tuple[int, ...], list[int]] = {}
+    for lane, values in zip(lanes.tolist(), table.T.tolist(), strict=True):
+        found.setdefault(tuple(values), []).append(lane)
+    return [(list(values), np.array(members)) for values, members in found.items()]
+
+
+def _words(w: Warp, offset: int) -> np.ndarray:
+    """The shadow's words of the 8 bytes of an mbarrier."""
+    grain = w.machine.program.grain
+    return np.arange(offset // grain, (offset + 8) // grain)
+
+
 @op
 def mbarrier_init(w: Warp, address, count, mask=None) -> None:
-    """``mbarrier.init``: one thread makes the barrier ready for its first phase."""
+    """``mbarrier.init``: a thread makes the barrier ready for its first phase.
+
+    ``mask``: the lanes that do; None for one. Source: PTX ISA, "mbarrier.init".
+    """
+    for (place, arrivals), lanes in _groups(w, True if mask is None else mask, address, count):
+        _init(w, place, arrivals)
+        if lanes.size > 1:
+            barrier = barrier_at(w, place)
+            w.machine.report(
+                "barrier-init",
+                w,
+                f"{lanes.size} threads of {w.name()} initialise {barrier.name()}, each again",
+                memory=barrier.name(),
+                threads=w.threads(mask),
+                fix="let one thread initialise each barrier (if tid == 0)",
+            )
+
+
+def _init(w: Warp, address: int, count: int) -> None:
     cta, offset = _locate(w, address)
-    count = int(uniform(w, count, "an arrival count"))
     if offset % 8 or not 1 <= count < 1 << 20:
         w.machine.report(
             "barrier-init",
@@ -285,72 +356,239 @@ def mbarrier_init(w: Warp, address, count, mask=None) -> None:
             fix="an mbarrier is 8-byte aligned, and counts 1 to 2^20 - 1 arrivals",
         )
         raise Stop
-    known = cta.barriers.get(offset)
-    if known is not None and (known.waiters or known.pending != known.count):
+    if cta is not w.cta:
         w.machine.report(
             "barrier-init",
             w,
-            f"{w.name()} initialises {known.name()} again while it is in use",
+            f"{w.name()} initialises an mbarrier of CTA rank {cta.rank}",
+            memory=cta.region(offset),
+            fix="let a thread of each CTA initialise that CTA's own barriers",
+        )
+        raise Stop
+    known = cta.barriers.get(offset)
+    if known is not None:
+        used = known.waiters or known.pending != known.count or known.flying
+        state = "while it is in use" if used else "without mbarrier.inval before"
+        w.machine.report(
+            "barrier-init",
+            w,
+            f"{w.name()} initialises {known.name()} again {state}",
             memory=known.name(),
             fix="initialise each barrier once, before the first use (mbarrier.inval ends its life)",
             related=[("first initialised", w.machine.program.location(known.init_site))],
         )
-    index = known.index if known else len(cta.barriers)
-    if index >= MAX_BARRIERS:
-        raise Unsupported(f"more than {MAX_BARRIERS} mbarriers in one CTA")
-    cta.barriers[offset] = MBarrier(cta, offset, count, w, index)
+        _end(known)
+    slots: dict[int, list[int]] = cta.state.setdefault("mbarriers", {})
+    slot = slots.setdefault(offset, [len(slots), 0])
+    if slot[0] >= w.cluster.agents.barriers:
+        raise MoreBarriers
+    if w.checks:
+        words = _words(w, offset)
+        if known is None:
+            access.generic_write(w, cta, words, False, np.int8(access.ALL_LANES))
+        agent = w.cluster.agents.barrier(cta.rank, slot[0])
+        cta.shadow.flat().write(words, stamp(agent, CLOCK_MASK, w.s))
+    cta.barriers[offset] = MBarrier(cta, offset, count, w, *slot)
+
+
+def _end(barrier: MBarrier) -> None:
+    """A barrier's life ends; the next one at its place counts on from here."""
+    latest = max([barrier.phase, *barrier.flying])
+    barrier.cta.state["mbarriers"][barrier.offset][1] = barrier.epoch + latest + 1
+    del barrier.cta.barriers[barrier.offset]
 
 
 @op
 def mbarrier_inval(w: Warp, address, mask=None) -> None:
     """``mbarrier.inval``: the barrier's 8 bytes are ordinary memory again."""
-    cta, offset = _locate(w, address)
-    barrier_at(w, address)
-    del cta.barriers[offset]
+    for (place,), _ in _groups(w, True if mask is None else mask, address):
+        barrier = barrier_at(w, place)
+        waits = [warp.name() for warp, _ in barrier.waiters]
+        if w.checks:  # waits that are over, but that nothing orders before this
+            waits += [
+                warp.name()
+                for warp, (_, clock, _) in barrier.consumed.items()
+                if max(w.clock[0, warp.agent], w.clock[2, warp.agent]) < clock
+            ]
+        if waits or barrier.flying:
+            who = f"{', '.join(waits)} may still wait for it" if waits else "copies complete on it"
+            w.machine.report(
+                "barrier-init",
+                w,
+                f"{w.name()} invalidates {barrier.name()} while {who}",
+                memory=barrier.name(),
+                fix="put a CTA barrier between the last use of the barrier and mbarrier.inval",
+                related=[("initialised", w.machine.program.location(barrier.init_site))],
+            )
+        _end(barrier)
+        if w.checks:
+            words = _words(w, barrier.offset)
+            barrier.cta.shadow.flat().write(words, w.now | w.s)
+        barrier.cta.shared.view(4, 2)[barrier.offset // 8] = 0xFFFFFFFF
+
+
+def _published(w: Warp, barrier: MBarrier, clock: np.ndarray, sem: str, scope: str) -> np.ndarray:
+    """What an arrival publishes: all that its thread has seen, unless it is relaxed.
+
+    A release that reaches no further than its CTA publishes nothing to another one.
+    """
+    near = barrier.cta is w.cta or scope == "cluster"
+    if not near and not scope:
+        near = w.machine.reading("remote-arrive") == "cluster"
+    if sem != "relaxed" and near:
+        return clock
+    quiet = np.zeros_like(clock)
+    came_after(quiet, clock)
+    fenced = w.state.get("fenced")
+    if fenced is not None:
+        np.maximum(quiet, fenced, out=quiet)
+    return quiet
 
 
 @op
-def mbarrier_arrive(w: Warp, address, count=1, tx=None, mask=None) -> None:
-    """``mbarrier.arrive`` of the active threads, each ``count``; ``tx`` expects bytes first."""
-    threads = w.active if mask is None else int(np.sum(mask))
-    if threads == 0:
-        return
-    count = int(uniform(w, count, "an arrival count"))
-    published = w.release()
-    for place, lanes in _places(address, mask, threads):
+def mbarrier_arrive(
+    w: Warp,
+    address,
+    count=1,
+    tx=None,
+    mask=None,
+    sem: str = "release",
+    scope: str = "",
+    drop: bool = False,
+    complete: bool = True,
+) -> None:
+    """``mbarrier.arrive`` of the active threads, each ``count``; ``tx`` expects bytes first.
+
+    ``drop`` (``arrive_drop``): later phases expect as many arrivals fewer. Without ``complete``
+    (``.noComplete``) it must not be the phase's last arrival. ``sem``: ``release`` or ``relaxed``;
+    ``scope``: ``cta``, ``cluster``, or empty where none is written. Source: PTX ISA,
+    "mbarrier.arrive" and "mbarrier.arrive_drop".
+    """
+    clock = None
+    for (place, each, *bytes_each), lanes in _groups(
+        w, mask, address, count, *(() if tx is None else (tx,))
+    ):
+        clock = w.release() if clock is None else clock
         barrier = barrier_at(w, place)
-        if tx is not None:
-            barrier.expect(int(uniform(w, tx, "a byte count")) * lanes)
-        who = w.name() + (f" ({lanes} threads)" if lanes > 1 else "")
+        threads, total = lanes.size, each * lanes.size
+        if bytes_each:
+            barrier.expect(bytes_each[0] * threads)
+        who = w.name() + (f" ({threads} threads)" if threads > 1 else "")
+        if drop:
+            barrier.count -= total
+        if not complete and total >= barrier.pending and not barrier.tx:
+            w.machine.report(
+                "barrier-overarrival",
+                w,
+                f"{who} arrives at {barrier.name()} with .noComplete, and would complete phase "
+                f"{barrier.phase}, which expects {barrier.pending} more of {barrier.count}",
+                memory=f"{barrier.name()}, initialised with {barrier.count}",
+                fix="leave out .noComplete where the arrival may be the phase's last",
+                related=[("initialised", w.machine.program.location(barrier.init_site))],
+            )
+            raise Stop
         barrier.arrivers.add(w.agent)
-        barrier.arrive(published, count * lanes, w, who, w.s)
+        barrier.arrive(_published(w, barrier, clock, sem, scope), total, w, who, w.s)
 
 
-def _places(address, mask, threads: int) -> list[tuple[int, int]]:
-    """The addresses that the active lanes name, and how many lanes name each."""
-    if not isinstance(address, np.ndarray):
-        return [(address, threads)]
-    lanes = address if mask is None or mask is True else address[mask]
-    places, counts = np.unique(lanes, return_counts=True)
-    return list(zip(places.tolist(), counts.tolist(), strict=True))
+#: The opaque state that an arrival returns: pending arrivals before it, the barrier, the phase.
+_PENDING_BITS, _PLACE_BITS = 20, 15
+
+
+@op
+def mbarrier_arrive_state(w: Warp, address, count=1, tx=None, mask=None, **how):
+    """:func:`mbarrier_arrive`, returning each thread's opaque state of the phase it arrived in."""
+    states = np.zeros(32, dtype=np.int64)
+    for (place, each), lanes in _groups(w, mask, address, count):
+        barrier = barrier_at(w, place)
+        pending = np.maximum(barrier.pending - each * np.arange(lanes.size), 0)
+        where = barrier.offset >> 3 | barrier.phase << _PLACE_BITS
+        states[lanes] = pending | where << _PENDING_BITS
+    mbarrier_arrive(w, address, count, tx, mask, **how)
+    return int(states[0]) if mask is True else states
+
+
+@op
+def mbarrier_pending_count(state):
+    """``mbarrier.pending_count``: arrivals that were pending before the one that gave the state."""
+    return state & ((1 << _PENDING_BITS) - 1)
 
 
 @op
 def mbarrier_expect_tx(w: Warp, address, tx, mask=None) -> None:
     """``mbarrier.expect_tx``: bytes that copies will bring in this phase."""
-    barrier = barrier_at(w, address)
-    threads = w.active if mask is None else int(np.sum(mask))
-    barrier.expect(int(uniform(w, tx, "a byte count")) * threads)
+    for (place, nbytes), lanes in _groups(w, mask, address, tx):
+        barrier_at(w, place).expect(nbytes * lanes.size)
 
 
 @op
-def mbarrier_test(w: Warp, address, parity, mask=None) -> bool:
+def mbarrier_complete_tx(w: Warp, address, tx, mask=None) -> None:
+    """``mbarrier.complete_tx``: counts bytes as come, without a copy. It publishes nothing."""
+    for (place, nbytes), lanes in _groups(w, mask, address, tx):
+        barrier = barrier_at(w, place)
+        came_after(barrier.arrived, w.clock)
+        barrier.last = (w.s, w.name())
+        barrier.landed += nbytes * lanes.size
+        barrier.tx -= nbytes * lanes.size
+        barrier.check()
+
+
+def _each_lane(w: Warp, mask, operands, ask: Callable[..., bool]):
+    """Ask for each lane, and give one answer where all lanes ask the same."""
+    groups = _groups(w, mask, *operands)
+    if len(groups) == 1 and not any(isinstance(o, np.ndarray) for o in operands):
+        return ask(*groups[0][0])
+    answers = np.zeros(32, dtype=bool)
+    for values, lanes in groups:
+        answers[lanes] = ask(*values)
+    return answers
+
+
+@op
+def mbarrier_test(w: Warp, address, parity, mask=None, relaxed: bool = False):
     """``mbarrier.test_wait.parity``: whether the phase of this parity has completed."""
-    barrier = barrier_at(w, address)
-    parity = int(uniform(w, parity, "a phase parity")) & 1
+    if not (isinstance(address, np.ndarray) or isinstance(parity, np.ndarray)):
+        return _test(w, int(address), int(parity), relaxed)
+    return _each_lane(w, mask, (address, parity), lambda a, p: _test(w, a, p, relaxed))
+
+
+def _test(w: Warp, address: int, parity: int, relaxed: bool) -> bool:
+    barrier, parity = barrier_at(w, address), parity & 1
     if (barrier.phase & 1) == parity:
+        w.polls = _waiting(w, barrier, parity)
         return False
-    barrier.pass_by(w)
+    barrier.pass_by(w, relaxed)
+    return True
+
+
+@op
+def mbarrier_test_state(w: Warp, address, state, mask=None, relaxed: bool = False):
+    """``mbarrier.test_wait``: whether the phase that an arrival's state names has completed.
+
+    A state names a phase of its own barrier, the current one or the one before; with any other
+    the instruction is undefined (PTX ISA, "mbarrier.test_wait").
+    """
+    return _each_lane(w, mask, (address, state), lambda a, s: _test_state(w, a, s, relaxed))
+
+
+def _test_state(w: Warp, address: int, state: int, relaxed: bool) -> bool:
+    barrier, where = barrier_at(w, address), state >> _PENDING_BITS
+    phase = where >> _PLACE_BITS
+    if state < 0 or where & ((1 << _PLACE_BITS) - 1) != barrier.offset >> 3:
+        w.machine.report(
+            "barrier-init",
+            w,
+            f"{w.name()} asks {barrier.name()} with a state that no arrival at it returned",
+            memory=barrier.name(),
+            fix="pass the state that mbarrier.arrive at the same barrier returned",
+        )
+        raise Stop
+    if phase == barrier.phase:
+        w.polls = _waiting(w, barrier, phase & 1)
+        return False
+    if phase + 1 < barrier.phase:
+        barrier.report_lapped(w, phase, barrier.completions[phase + 1], w.s)
+    barrier.pass_by(w, relaxed)
     return True
 
 
@@ -366,6 +604,18 @@ def mbarrier_wait(w: Warp, address, parity, mask=None):
             barrier.pass_by(w)
         return None
     barrier.waiters.append((w, parity))
+    w.waiting = _waiting(w, barrier, parity)
+    return w.waiting
+
+
+@op
+def mbarrier_waits(w: Warp, address, parity, mask=None) -> list[tuple[int, int]]:
+    """The different barriers and parities that the lanes of a warp wait for."""
+    return [(a, p) for (a, p), _ in _groups(w, mask, address, parity)]
+
+
+def _waiting(w: Warp, barrier: MBarrier, parity: int) -> Waiting:
+    """What a warp that waits for a phase of this parity waits for."""
     seen, site = barrier.waited.get(w, 0), w.s
 
     def missed() -> None:
@@ -373,8 +623,7 @@ def mbarrier_wait(w: Warp, address, parity, mask=None):
         if phase + 1 < barrier.phase:
             barrier.report_lapped(w, phase, barrier.completions[phase + 1], site)
 
-    w.waiting = Waiting("mbarrier", barrier, lambda: barrier.describe(parity), missed)
-    return w.waiting
+    return Waiting("mbarrier", barrier, lambda: barrier.describe(parity), missed)
 
 
 def _early(w: Warp, barrier: MBarrier, parity: int) -> bool:
@@ -400,10 +649,17 @@ class Rendezvous:
         self.phase = 0  # how often it has been complete
         self.threads = 0
         self.expected = 0
+        self.everyone = False  # the CTA's threads that still live, however many
         self.clock: np.ndarray | None = None
         self.parked: list[Warp] = []
         self.members: list[Warp] = []
         self.sites: set[int] = set()
+        #: The reduction that the threads at the barrier take part in, and what it has come to.
+        self.reduction = ""
+        self.value = 0
+        #: Who came to the last completed turn of a named barrier, when, and where.
+        self.turn: list[tuple[Warp, int, int]] = []
+        self.before: list[tuple[Warp, int, int]] = []
 
     def arrive(self, w: Warp, threads: int) -> None:
         self.threads += threads
@@ -421,8 +677,11 @@ class Rendezvous:
         self.threads, self.clock, self.parked, self.members = 0, None, [], []
         self.sites = set()
         self.phase += 1
+        self.before, self.turn = self.turn, []
+        value, self.value, self.reduction = self.value, 0, ""
         assert clock is not None
         for warp in parked:
+            warp.state["barrier_result"] = value
             warp.acquire(clock)
             warp.cluster.wake(warp)
         if machine.watch is not None:
@@ -440,9 +699,12 @@ def cta_sync(w: Warp, mask=None):
     """``bar.sync 0`` by all warps of the CTA."""
     whole_warp(w, mask, "the CTA barrier")
     cta = w.cta
-    rendezvous = cta.named.get(-1)
+    rendezvous = cta.named.get(0)
     if rendezvous is None:
-        rendezvous = cta.named[-1] = Rendezvous("the CTA barrier")
+        rendezvous = cta.named[0] = Rendezvous("the CTA barrier")
+        rendezvous.everyone = True
+    elif rendezvous.reduction or not rendezvous.everyone:
+        _join(w, rendezvous, None, "")
     rendezvous.arrive(w, 32)
     rendezvous.parked.append(w)
     if _cta_done(cta, rendezvous):
@@ -455,35 +717,51 @@ def _cta_done(cta: Cta, rendezvous: Rendezvous) -> bool:
     return len(rendezvous.members) == sum(not w.exited for w in cta.warps)
 
 
+def _complete(cta: Cta, rendezvous: Rendezvous) -> bool:
+    """Whether all have come for whom a named barrier waits."""
+    if rendezvous.everyone:
+        return _cta_done(cta, rendezvous)
+    return rendezvous.threads >= rendezvous.expected
+
+
 def _pass(w: Warp, rendezvous: Rendezvous) -> None:
     """Complete the barrier with ``w`` as the last to arrive: it goes on at once."""
-    clock = rendezvous.clock
+    clock, value = rendezvous.clock, rendezvous.value
     rendezvous.parked.remove(w)
     rendezvous.complete()
     assert clock is not None
+    w.state["barrier_result"] = value
     w.acquire(clock)
 
 
 @op
 def bar_sync(w: Warp, barrier, threads=None, mask=None):
-    """``bar.sync a, b`` (``barrier.sync``): a named barrier for ``threads`` threads."""
+    """``bar.sync a, b`` (``barrier.sync``): a named barrier for ``threads`` threads.
+
+    Source: PTX ISA, "bar, barrier".
+    """
     whole_warp(w, mask, "a named barrier")
     barrier = int(uniform(w, barrier, "a barrier's number"))
     if threads is None and barrier == 0:
         return cta_sync(w)
-    rendezvous = _named(w, barrier, threads)
+    return _wait_at(w, _named(w, barrier, threads))
+
+
+def _wait_at(w: Warp, rendezvous: Rendezvous):
     rendezvous.arrive(w, 32)
     rendezvous.parked.append(w)
-    if rendezvous.threads >= rendezvous.expected:
+    if _complete(w.cta, rendezvous):
         return _pass(w, rendezvous)
-    w.waiting = Waiting(
-        "barrier",
-        rendezvous,
-        lambda: (
+
+    def describe() -> str:
+        if rendezvous.everyone:
+            return _describe_cta(rendezvous, w.cta)
+        return (
             f"waits at {rendezvous.label}: {rendezvous.threads} of {rendezvous.expected} threads "
             "have come"
-        ),
-    )
+        )
+
+    w.waiting = Waiting("barrier", rendezvous, describe)
     return w.waiting
 
 
@@ -493,42 +771,127 @@ def bar_arrive(w: Warp, barrier, threads, mask=None) -> None:
     whole_warp(w, mask, "a named barrier")
     rendezvous = _named(w, int(uniform(w, barrier, "a barrier's number")), threads)
     rendezvous.arrive(w, 32)
-    if rendezvous.threads >= rendezvous.expected:
+    if _complete(w.cta, rendezvous):
         rendezvous.complete()
 
 
-def _named(w: Warp, barrier: int, threads) -> Rendezvous:
+@op
+def bar_red(w: Warp, how: str, barrier, threads, predicate, mask=None):
+    """``bar.red``: a named barrier that combines the threads' predicates.
+
+    ``how``: ``popc`` (in how many threads it is true), ``and``, ``or``; :func:`bar_result` gives
+    the result once the barrier is complete.
+    """
+    whole_warp(w, mask, "a named barrier")
+    rendezvous = _named(w, int(uniform(w, barrier, "a barrier's number")), threads, how)
+    true = np.broadcast_to(np.asarray(predicate) != 0, (32,))[w.present]
+    if how == "popc":
+        rendezvous.value += int(true.sum())
+    elif how == "and":
+        first = not rendezvous.members
+        rendezvous.value = int(bool(true.all()) and (first or bool(rendezvous.value)))
+    else:
+        rendezvous.value = int(bool(true.any()) or bool(rendezvous.value))
+    return _wait_at(w, rendezvous)
+
+
+@op
+def bar_result(w: Warp) -> int:
+    """What the last ``bar.red`` of a warp came to."""
+    return w.state["barrier_result"]
+
+
+def _named(w: Warp, barrier: int, threads, how: str = "") -> Rendezvous:
     live = 32 * len(w.cta.warps)
-    threads = live if threads is None else int(uniform(w, threads, "a thread count"))
-    if not 0 <= barrier < 16 or threads % 32 or not 0 < threads <= live:
+    count = None if threads is None else int(uniform(w, threads, "a thread count"))
+    if not 0 <= barrier < 16 or (count is not None and (count % 32 or not 0 < count <= live)):
         w.machine.report(
             "barrier-init",
             w,
-            f"named barrier {barrier} for {threads} threads (the CTA has {live})",
+            f"named barrier {barrier} for {count or live} threads (the CTA has {live})",
             memory=f"named barrier {barrier}",
             fix="barriers are numbered 0 to 15; the count is a multiple of 32, at most the CTA's",
         )
         raise Stop
     rendezvous = w.cta.named.get(barrier)
     if rendezvous is None:
-        rendezvous = w.cta.named[barrier] = Rendezvous(f"named barrier {barrier}")
-    if rendezvous.threads and rendezvous.expected != threads:
-        w.machine.report(
-            "barrier-init",
-            w,
-            f"named barrier {barrier} is used for {threads} threads by {w.name()} while others use "
-            f"it for {rendezvous.expected}",
-            memory=f"named barrier {barrier}",
-            fix="give the two groups barriers of different numbers",
-        )
-        raise Stop
-    rendezvous.expected = threads
+        label = f"named barrier {barrier}" if barrier else "the CTA barrier"
+        rendezvous = w.cta.named[barrier] = Rendezvous(label)
+    _join(w, rendezvous, count, how)
     return rendezvous
+
+
+def _join(w: Warp, rendezvous: Rendezvous, count: int | None, how: str) -> None:
+    """Check that a warp may join a named barrier's turn in this way, and say so to the barrier."""
+    live = 32 * len(w.cta.warps)
+    if rendezvous.members:
+        wrong = ""
+        expected = live if rendezvous.everyone else rendezvous.expected
+        if expected != (live if count is None else count):
+            wrong = (
+                f"for {live if count is None else count} threads by {w.name()} while others use "
+                f"it for {expected}"
+            )
+        elif rendezvous.reduction != how:
+            forms = [f"bar.red.{h}" if h else "bar.sync" for h in (how, rendezvous.reduction)]
+            wrong = f"with {forms[0]} by {w.name()} while others use it with {forms[1]}"
+        if wrong:
+            w.machine.report(
+                "barrier-init",
+                w,
+                f"{rendezvous.label} is used {wrong}",
+                memory=rendezvous.label,
+                fix="give the two groups barriers of different numbers",
+            )
+            raise Stop
+    rendezvous.everyone, rendezvous.reduction = count is None, how
+    rendezvous.expected = live if count is None else count
+    if w.checks and count is not None:
+        _apart(w, rendezvous)
+        rendezvous.turn.append((w, int(w.clock[0, w.agent]), w.s))
+
+
+def _apart(w: Warp, rendezvous: Rendezvous) -> None:
+    """Check that a warp comes to a named barrier's turn after the last one is surely over.
+
+    Otherwise it might as well have come to that turn, in the place of one of its threads.
+    """
+    again = next((site for warp, _, site in rendezvous.turn if warp is w), None)
+    early = [
+        (warp, site)
+        for warp, clock, site in rendezvous.before
+        if max(w.clock[0, warp.agent], w.clock[2, warp.agent]) < clock
+    ]
+    if again is None and not early:
+        return
+    locations = w.machine.program.location
+    if again is not None:
+        message = f"{w.name()} comes to {rendezvous.label} again before the turn that it counts for"
+        related = [("the first time", locations(again))]
+    else:
+        warp, site = early[0]
+        message = (
+            f"{w.name()} comes to {rendezvous.label}, and nothing orders that after {warp.name()}, "
+            f"which came to the barrier's last turn ({locations(site)}): in another order of "
+            f"events {w.name()} counts for that turn, and whoever waits for it goes on too early"
+        )
+        related = [("the other arrival", locations(site))]
+    w.machine.report(
+        "barrier-mixed",
+        w,
+        message,
+        memory=f"{rendezvous.label}, for {rendezvous.expected} threads",
+        fix=(
+            "give each group of threads a barrier number of its own, and let a warp that only "
+            "arrives wait, at another barrier, for those that waited at this one"
+        ),
+        related=related,
+    )
 
 
 @op
 def warp_sync(w: Warp, mask=None) -> None:
-    """``__syncwarp``: orders the lanes of a warp; what each does from now on is a new moment."""
+    """``bar.warp.sync``: orders lanes of a warp; what each does from now on is a new moment."""
     w.tick()
 
 
@@ -537,6 +900,15 @@ def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
     """``barrier.cluster.arrive``: this warp has come; ``release`` publishes what it has done."""
     whole_warp(w, mask, "the cluster barrier")
     rendezvous = _cluster_barrier(w)
+    if w.state.get("cluster_token") is not None:
+        w.machine.report(
+            "barrier-init",
+            w,
+            f"{w.name()} arrives at the cluster barrier again without having waited at it",
+            memory="the cluster barrier",
+            fix="pair every barrier.cluster.arrive with a barrier.cluster.wait behind it",
+        )
+        raise Stop
     if release:
         rendezvous.arrive(w, 32)
     else:
@@ -617,9 +989,9 @@ def _cluster_done(w: Warp, rendezvous: Rendezvous) -> bool:
 
 def _exit(w: Warp) -> None:
     """An exiting warp no longer counts: a CTA or cluster barrier may now be complete."""
-    rendezvous = w.cta.named.get(-1)
-    if rendezvous is not None and rendezvous.members and _cta_done(w.cta, rendezvous):
-        rendezvous.complete()
+    for rendezvous in w.cta.named.values():
+        if rendezvous.everyone and rendezvous.members and _cta_done(w.cta, rendezvous):
+            rendezvous.complete()
     state = w.cluster.state
     rendezvous = state.get("cluster_barrier")
     if rendezvous is not None and rendezvous.members and _cluster_done(w, rendezvous):
@@ -635,7 +1007,15 @@ EXIT_HOOKS.append(_exit)
 @op
 def fence_release(w: Warp) -> None:
     """``fence.acq_rel`` and stronger: a relaxed operation behind it publishes what is before it."""
+    acquire_pending(w)
     w.state["fenced"] = w.release()
+
+
+def acquire_pending(w: Warp) -> None:
+    """A fence acquires what relaxed waits before it have found."""
+    held = w.state.pop("unacquired", None)
+    if held is not None:
+        w.acquire(held)
 
 
 @op

@@ -21,8 +21,8 @@ import numpy as np
 UNITS = ("warp", "tmem_load", "tmem_store", "tcgen05", "wgmma", "bulk_read", "bulk", "cp_async")
 UNIT = {name: i for i, name in enumerate(UNITS)}
 
-#: mbarriers of one CTA that can have a component of their own.
-MAX_BARRIERS = 64
+#: mbarriers of one CTA that have a component of their own, unless more are asked for.
+BARRIERS = 64
 
 #: A stamp is ``agent << 48 | clock << 16 | site``: who, when, and at which place in the source.
 AGENT_SHIFT = 48
@@ -45,9 +45,10 @@ NAMES = {
 class Agents:
     """Numbering of a cluster's agents; agent 0 is the host, whose writes everyone has seen."""
 
-    def __init__(self, ctas: int, warps: int):
+    def __init__(self, ctas: int, warps: int, barriers: int = BARRIERS):
         self.warps = warps
-        self.per_cta = len(UNITS) * warps + MAX_BARRIERS
+        self.barriers = barriers
+        self.per_cta = len(UNITS) * warps + barriers
         self.count = 1 + ctas * self.per_cta
         #: Whether an agent belongs to the async proxy (indexable by agent).
         self.asynchronous = np.zeros(self.count, dtype=bool)

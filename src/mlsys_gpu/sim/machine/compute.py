@@ -1,11 +1,13 @@
-"""Arithmetic helpers, votes and shuffles that generated code calls."""
+"""Helpers that generated code calls: registers, integers, addresses, and what helps debugging."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
 from mlsys_gpu.sim.machine import memory, numerics
-from mlsys_gpu.sim.machine.core import OPS, Stop, Warp, op
+from mlsys_gpu.sim.machine.core import OPS, SM_COUNT, Stop, Warp, op
 
 #: Rounds of one while loop before it counts as endless.
 MAX_ROUNDS = 500_000
@@ -115,57 +117,6 @@ def to_integer(value, bits: int, signed: bool):
 
 
 @op
-def vote_any(w: Warp, predicate, mask=None) -> bool:
-    """``vote.sync.any``."""
-    return bool(np.any(predicate if mask is None else np.asarray(predicate) & mask))
-
-
-@op
-def vote_all(w: Warp, predicate, mask=None) -> bool:
-    """``vote.sync.all``."""
-    return bool(np.all(predicate if mask is None else np.asarray(predicate) | ~mask))
-
-
-@op
-def ballot(w: Warp, predicate, mask=None) -> int:
-    """``vote.sync.ballot``: bit i is lane i's predicate."""
-    lanes = np.broadcast_to(np.asarray(predicate, dtype=bool), (32,))
-    if mask is not None:
-        lanes = lanes & mask
-    return int((lanes.astype(np.int64) << np.arange(32)).sum())
-
-
-@op
-def shuffle(w: Warp, value, source, mode: str, width: int = 32):
-    """``shfl.sync``: each lane's value from another lane, within segments of ``width`` lanes.
-
-    ``idx`` reads lane ``source``, ``up`` and ``down`` lane ∓ ``source``, ``bfly`` lane XOR
-    ``source``; out of the segment a lane keeps its own.
-    """
-    lanes = np.arange(32)
-    values = np.broadcast_to(np.asarray(value), (32,))
-    start = lanes // width * width
-    if mode == "idx":
-        lane = start + np.asarray(source) % width
-    elif mode == "up":
-        lane = lanes - source
-        lane = np.where(lane < start, lanes, lane)
-    elif mode == "down":
-        lane = lanes + source
-        lane = np.where(lane >= start + width, lanes, lane)
-    else:
-        lane = lanes ^ source
-        lane = np.where(lane >= start + width, lanes, lane)
-    return values[lane]
-
-
-@op
-def leader(mask) -> int:
-    """The lane that ``elect.sync`` elects: the lowest active one."""
-    return 0 if mask is None else int(np.argmax(mask))
-
-
-@op
 def spread(value, dtype: str) -> np.ndarray:
     """A value that all lanes share, as 32 values (integers below 64 bits as int64)."""
     storage = np.dtype(numerics.STORAGE[dtype])
@@ -244,6 +195,7 @@ def mapa(w: Warp, address, rank):
     """``mapa``: the shared address of the same offset in the CTA of another rank."""
     window = memory.SHARED_OFFSET
     if isinstance(address, np.ndarray):
+        address = address.astype(np.int64, copy=False)
         tag = address & ~np.int64((1 << 32) - 1)
     else:
         tag = address >> memory.SPACE_BITS << memory.SPACE_BITS
@@ -279,3 +231,57 @@ def pack_pair(low, high, dtype: str):
 def stacked(values, dtype) -> np.ndarray:
     """Elements of a short vector as a last axis."""
     return np.stack(np.broadcast_arrays(*[np.asarray(v, dtype=dtype) for v in values]), axis=-1)
+
+
+@op
+def smid(w: Warp) -> int:
+    """``%smid``: a number of the SM; here CTAs take the SMs in turn."""
+    return w.cta.index % nsmid(w)
+
+
+@op
+def nsmid(w: Warp) -> int:
+    """``%nsmid``: SMs of the GPU that is modelled."""
+    return SM_COUNT.get(w.machine.program.arch.rstrip("af"), 132)
+
+
+@op
+def clock(w: Warp) -> int:
+    """``%clock64`` and ``%globaltimer``: it counts its readings, and measures no time."""
+    w.machine.ticks += 1
+    return w.machine.ticks
+
+
+@op
+def assertion(w: Warp, holds, mask=None) -> None:
+    """Stop where an assertion of the kernel's author fails in an active lane."""
+    held = np.asarray(holds)
+    failed = ~held if held.ndim == 0 else ~held.reshape(held.shape[0], -1).all(axis=1)
+    if failed.ndim and failed.size == 32:
+        failed = failed & (w.present if mask is None else mask)
+    if failed.any():
+        w.machine.report(
+            "assertion",
+            w,
+            "an assertion of the kernel fails: the GPU traps here, and the launch ends in an error",
+            memory="",
+            threads=w.threads(failed if failed.size == 32 else mask),
+            fix="find out why the condition does not hold, or correct the condition",
+        )
+        raise Stop
+
+
+_LENGTHS = re.compile(r"(%[-+ #0]*\d*(?:\.\d+)?)(?:hh|h|ll|l|z|j|t)?([diouxXeEfFgGcs%])")
+
+
+@op
+def printf(w: Warp, text: str, values, mask=None) -> None:
+    """``printf`` of the active lanes, in order; the run prints it when it ends."""
+    template = _LENGTHS.sub(lambda m: m[1] + ("d" if m[2] in "iu" else m[2]), text)
+    lanes = np.flatnonzero(w.present if mask is None else mask)
+    for lane in lanes.tolist():
+        given = tuple(
+            v[lane].item() if isinstance(v, np.ndarray) and v.size == 32 else np.asarray(v).item()
+            for v in values
+        )
+        w.machine.printed.append(template % given)

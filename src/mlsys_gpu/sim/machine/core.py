@@ -22,12 +22,16 @@ from typing import Any
 import numpy as np
 
 from mlsys_gpu.sim.machine import memory
-from mlsys_gpu.sim.machine.clocks import UNITS, Agents, stamp
+from mlsys_gpu.sim.machine.clocks import BARRIERS, UNITS, Agents, stamp
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import Finding, Location, Report
 
 LANES = np.arange(32, dtype=np.int64)
 NOBODY, EVERYBODY = np.zeros(32, dtype=bool), np.ones(32, dtype=bool)
+
+#: Times that polls of mbarriers may find nothing while nothing else runs: a loop that gives up
+#: after as many rounds gets to its end.
+MAX_MBARRIER_SPINS = 3000
 
 #: Runtime functions that generated code calls, by name.
 OPS: dict[str, Callable[..., Any]] = {}
@@ -49,6 +53,10 @@ def at(w: Warp, stop: int) -> None:
 
 class Stop(Exception):
     """The simulation cannot go on; the finding that says why has been reported."""
+
+
+class MoreBarriers(Exception):
+    """A CTA has more mbarriers than the clocks have room for: run again with twice as many."""
 
 
 class Waiting:
@@ -129,6 +137,7 @@ class Warp:
         self.clock[0, self.agent] = 1  # row 1, the async proxy's, moves by fence.proxy.async alone
         self.now = stamp(self.agent, 1)  # the stamp of an access made now, but for its site
         self.waiting: Waiting | None = None
+        self.polls: Waiting | None = None  # the mbarrier that it has just looked at in vain
         self.exited = False
         self.code: Any = None
         #: Work gathered for an engine that must be handed over before anyone else runs.
@@ -235,7 +244,7 @@ class Cluster:
         self.size = cx * cy * cz
         self.eager = machine.schedule == "eager"
         warps = (launch["threads"] + 31) // 32
-        self.agents = Agents(self.size, warps)
+        self.agents = Agents(self.size, warps, machine.barriers)
         self.busy: dict[Pipe, None] = {}
         self.runnable: deque[Warp] = deque()
         self.state: dict[str, Any] = {}
@@ -308,6 +317,7 @@ class Cluster:
                 continue
             else:
                 self._deadlock([w for cta in self.ctas for w in cta.warps if not w.exited])
+            warp.polls = None
             try:
                 waiting = self._advance(warp)
                 if warp.open is not None:
@@ -371,7 +381,12 @@ class Cluster:
             next(iter(self.busy)).deliver()
             return False
         self.spins += 1
-        if self.spins * max(1, len(self.machine.resident)) > self.machine.max_spins:
+        if all(w.polls is not None for w in self.runnable):  # mbarriers: no other cluster helps
+            if self.spins > MAX_MBARRIER_SPINS:
+                for polling in self.runnable:
+                    polling.waiting = polling.polls
+                self._deadlock([w for cta in self.ctas for w in cta.warps if not w.exited])
+        elif self.spins * max(1, len(self.machine.resident)) > self.machine.max_spins:
             raise _livelock(self, warp)
         return True
 
@@ -443,6 +458,16 @@ READINGS = {
             "routes it); an address with other lanes must name that quarter"
         ),
         "strict": "a tensor-memory address must name the executing warp's own quarter of the lanes",
+    },
+    "remote-arrive": {
+        "cluster": (
+            "an arrival at an mbarrier of another CTA that names no scope releases to that CTA, as "
+            "kernels that free a stage in every CTA of a cluster rely on"
+        ),
+        "cta": (
+            "an arrival that names no scope has .cta (PTX ISA): at an mbarrier of another CTA it "
+            "publishes nothing there"
+        ),
     },
     "tcgen05-ld": {
         "isa": "registers of a tcgen05.ld may be used only after tcgen05.wait::ld (PTX ISA)",
@@ -560,8 +585,10 @@ class Machine:
         seed: int,
         checks: bool,
         readings: dict[str, str] | None = None,
+        barriers: int = BARRIERS,
     ):
         self.program = program
+        self.barriers = barriers  # mbarriers of one CTA that clocks have room for
         self._readings = {name: next(iter(known)) for name, known in READINGS.items()}
         self._readings.update(readings or {})
         self.tensors = tensors
@@ -585,6 +612,8 @@ class Machine:
         self.uncommitted: set[int] = set()  # sites of products that were read too early
         self.deadlock: dict[str, Any] | None = None
         self.counters: dict[str, int] = {}
+        self.ticks = 0  # readings of the clock
+        self.printed: list[str] = []  # what the kernel prints
         self.readings: dict[str, str] = {}
         namespace: dict[str, Any] = dict(OPS)
         namespace["np"] = np
@@ -770,20 +799,24 @@ def execute(
     checks: bool,
     readings: dict[str, str] | None = None,
     watch: Any = None,
+    barriers: int = BARRIERS,
 ) -> Report:
     """Run a Program on :class:`memory.Tensor` arguments (in the order of its params).
 
-    ``watch``: a debugger (see :mod:`mlsys_gpu.sim.debugger`).
+    ``watch``: a debugger (see :mod:`mlsys_gpu.sim.debugger`). Raises :class:`MoreBarriers` where a
+    CTA initialises more than ``barriers`` mbarriers.
     """
     from mlsys_gpu.sim.machine import provenance
 
-    machine = Machine(program, tensors, schedule, seed, checks, readings)
+    machine = Machine(program, tensors, schedule, seed, checks, readings, barriers)
     if watch is not None:
         machine.watch = watch
         watch.began(machine)
     with one_blas_thread(), np.errstate(all="ignore"):
         start = time.perf_counter()
         machine.run()
+        if machine.printed:
+            print("".join(machine.printed), end="")
         if checks and not machine.findings and "mma_instructions" in machine.counters:
             provenance.examine(machine, program, tensors)
         seconds = time.perf_counter() - start
