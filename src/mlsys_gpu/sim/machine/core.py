@@ -392,21 +392,7 @@ class Cluster:
 
     def _deadlock(self, warps: list[Warp]) -> None:
         machine = self.machine
-        waiting = []
-        for warp in warps:
-            what = warp.waiting.describe() if warp.waiting else "nothing known"
-            location = machine.program.location(warp.s)
-            waiting.append(
-                {
-                    "cta": list(warp.block),
-                    "warp": warp.id,
-                    "kind": warp.waiting.kind if warp.waiting else "",
-                    "waits_for": what,
-                    "location": location.to_dict() if location else None,
-                    "text": f"{warp.name()} of CTA {warp.cta.label()}, at {location}: {what}",
-                }
-            )
-        machine.deadlock = {"waiting": waiting}
+        machine.deadlock = _waiting([self])
         for warp in warps:
             if warp.waiting is not None and warp.waiting.missed is not None:
                 warp.waiting.missed()
@@ -515,8 +501,32 @@ def _elsewhere(first: Warp, warps: list[Warp]) -> list[tuple[str, Location | Non
     ]
 
 
+def _waiting(clusters: list[Cluster]) -> dict[str, Any]:
+    """Which warps wait for what, and the graph of who would have to act (see :mod:`.waitgraph`)."""
+    from mlsys_gpu.sim.machine import waitgraph
+
+    waiting = []
+    for warp in (w for cluster in clusters for cta in cluster.ctas for w in cta.warps):
+        if warp.exited:
+            continue
+        what = warp.waiting.describe() if warp.waiting else "polls"
+        location = warp.machine.program.location(warp.s)
+        waiting.append(
+            {
+                "cta": list(warp.block),
+                "warp": warp.id,
+                "kind": warp.waiting.kind if warp.waiting else "",
+                "waits_for": what,
+                "location": location.to_dict() if location else None,
+                "text": f"{warp.name()} of CTA {warp.cta.label()}, at {location}: {what}",
+            }
+        )
+    return {"waiting": waiting, **waitgraph.graph(clusters)}
+
+
 def _livelock(cluster: Cluster, warp: Warp) -> Stop:
     machine = cluster.machine
+    machine.deadlock = _waiting(machine.resident or [cluster])
     others = len(machine.queue)
     beside = ""
     if others:

@@ -291,15 +291,32 @@ def _words(pieces: tuple[Piece, ...]) -> np.ndarray:
 def _store_back(group: Warpgroup, name: tuple[Name, ...]) -> None:
     """Write an accumulator matrix to the registers of its four warps."""
     matrix = group.matrices.pop(name)
-    n = matrix.values.shape[1]
-    values = matrix.values.astype(np.float16) if matrix.half else matrix.values
     for quarter, pieces in enumerate(matrix.views):
-        block = values[16 * quarter : 16 * quarter + 16].reshape(2, 8, n // 8, 4, 2)
-        fragment = np.ascontiguousarray(block.transpose(1, 3, 2, 0, 4)).reshape(32, n // 2)
-        words, at = fragment.view(np.uint32), 0
+        words, at = _fragment(matrix, quarter), 0
         for array, first, count in pieces:
             array.view(np.uint32)[:, first : first + count] = words[:, at : at + count]
             at += count
+
+
+def _fragment(matrix: Matrix, quarter: int) -> np.ndarray:
+    """What the lanes of one of the four warps hold of an accumulator, ``[32, R]`` words."""
+    n = matrix.values.shape[1]
+    values = matrix.values.astype(np.float16) if matrix.half else matrix.values
+    block = values[16 * quarter : 16 * quarter + 16].reshape(2, 8, n // 8, 4, 2)
+    return np.ascontiguousarray(block.transpose(1, 3, 2, 0, 4)).reshape(32, n // 2).view(np.uint32)
+
+
+def registers_now(w: Warp, registers: np.ndarray) -> np.ndarray:
+    """A copy of a warp's registers, brought up to date with accumulators kept as matrices."""
+    found = registers.copy()
+    group = w.cta.state.get("warpgroups", {}).get(w.id // 4)
+    for matrix in group.matrices.values() if group is not None else ():
+        words, at = _fragment(matrix, w.id % 4), 0
+        for array, first, count in matrix.views[w.id % 4]:
+            if array is registers:
+                found.view(np.uint32)[:, first : first + count] = words[:, at : at + count]
+            at += count
+    return found
 
 
 def _gather(views: list[tuple[Piece, ...]], n: int, half: bool = False) -> np.ndarray:
