@@ -36,15 +36,24 @@ def run(X, tid):
 """
 
 
-class Writer:
-    """Writes the body of one random kernel."""
+#: Stands for the end of a thread, which the kernel and its reference spell differently.
+_END = "END"
 
-    def __init__(self, seed: int, dtype: str):
+
+class Writer:
+    """Writes the body of one random kernel.
+
+    ``parting``: lanes also leave loops and the kernel at different times.
+    """
+
+    def __init__(self, seed: int, dtype: str, parting: bool):
         self.rng = random.Random(seed)
         self.dtype = dtype
         self.lines: list[str] = []
         self.count = 0
         self.loops: list[str] = []
+        self.parting = parting
+        self.inside = 0  # loops around the statement that break and continue may leave
 
     def pick(self, *options: str) -> str:
         return self.rng.choice(options)
@@ -126,7 +135,17 @@ class Writer:
         kind = self.rng.random()
         deeper = indent + "    "
         add = self.lines.append
-        if depth == 0 or kind < 0.45:
+        if self.parting and self.rng.random() < 0.12:
+            self.leave(indent)
+        elif self.parting and depth and self.rng.random() < 0.12:
+            self.parting_loop(indent, depth)
+        elif self.parting and depth and self.rng.random() < 0.08:
+            for i in range(self.rng.randint(2, 4)):
+                add(f"{indent}{'elif' if i else 'if'} {self.condition()}:")
+                self.block(deeper, depth - 1, 1)
+            add(f"{indent}else:")
+            self.block(deeper, depth - 1, 1)
+        elif depth == 0 or kind < 0.45:
             moved = self.rng.random() < 0.3  # as it is, from one place to another
             add(f"{indent}{self.place()} = {self.place() if moved else self.value()}")
         elif kind < 0.7:
@@ -147,7 +166,9 @@ class Writer:
                 value = self.pick(one, self.value(step), self.value(step))
                 add(f"{deeper}{self.pick(*turns)} = {value}")
             if self.rng.random() < 0.5:
+                self.inside += 1
                 self.block(deeper, depth - 1, self.rng.randint(1, 2))
+                self.inside -= 1
             else:
                 both = f"{self.whole('c')} + {self.whole(self.pick(*turns))}"
                 add(f"{deeper}c = {self.value(both)}")
@@ -156,13 +177,41 @@ class Writer:
             name = self.name()
             add(f"{indent}{name}: T.int32 = ({self.expr()}) % 4")
             add(f"{indent}while {name} > 0:")
-            self.block(deeper, depth - 1, 1)
-            add(f"{deeper}{name} = {name} - 1")
+            first = self.parting  # a continue must not skip it
+            if first:
+                add(f"{deeper}{name} = {name} - 1")
+            self.inside += first
+            self.block(deeper, depth - 1, 1 + first)
+            self.inside -= first
+            if not first:
+                add(f"{deeper}{name} = {name} - 1")
+
+    def leave(self, indent: str) -> None:
+        """A statement by which some threads leave a loop, an iteration or the kernel."""
+        ways = ["break", "continue"] if self.inside else []
+        if self.rng.random() < 0.3 or not ways:
+            ways = [_END]
+        self.lines.append(f"{indent}if {self.condition()}:")
+        if self.rng.random() < 0.3:
+            self.lines.append(f"{indent}    {self.place()} = {self.value()}")
+        self.lines.append(f"{indent}    {self.pick(*ways)}")
+
+    def parting_loop(self, indent: str, depth: int) -> None:
+        """A loop that runs from and to numbers of each thread."""
+        name, low, end = self.name(), self.name(), self.name()
+        self.lines.append(f"{indent}{low}: T.int32 = {self.pick('0', f'({self.expr(1)}) % 3')}")
+        self.lines.append(f"{indent}{end}: T.int32 = {low} + ({self.expr(1)}) % 4")
+        self.lines.append(f"{indent}for {name} in T.serial({low}, {end}):")
+        self.loops.append(name)
+        self.inside += 1
+        self.block(indent + "    ", depth - 1, self.rng.randint(1, 3))
+        self.inside -= 1
+        self.loops.remove(name)
 
 
-def source(seed: int, dtype: str = "int32") -> tuple[str, str]:
+def source(seed: int, dtype: str = "int32", parting: bool = False) -> tuple[str, str]:
     """A random kernel: its TVMScript module, and the Python function that is its reference."""
-    writer = Writer(seed, dtype)
+    writer = Writer(seed, dtype, parting)
     indent = "    "
     for i in range(REGISTERS):
         writer.lines.append(f"{indent}r[{i}] = {writer.held(f'(X[tid] % {i + 2})')}")
@@ -170,12 +219,22 @@ def source(seed: int, dtype: str = "int32") -> tuple[str, str]:
         first = writer.held(f"(X[(tid + {i}) % 64] % 97)")
         writer.lines.append(f"{indent}{name}: T.{dtype} = {first}")
     writer.block(indent, 3, 7)
-    body = "\n".join(writer.lines)
     held = [*VARIABLES, *(f"r[{i}]" for i in range(REGISTERS))]
-    stores = [f"{indent}Y[tid, {i}] = {writer.whole(name)}" for i, name in enumerate(held)]
-    script = _HEAD.format(threads=THREADS, dtype=dtype) + body + "\n" + "\n".join(stores) + "\n"
-    python = _PYTHON + body + f"\n    return [{', '.join(VARIABLES)}, *r]\n"
-    return script, python
+    stores = [f"Y[tid, {i}] = {writer.whole(name)}" for i, name in enumerate(held)]
+    result = f"return [{', '.join(VARIABLES)}, *r]"
+    script = [_HEAD.format(threads=THREADS, dtype=dtype).rstrip("\n")]
+    python = [_PYTHON.rstrip("\n")]
+    for line in [*writer.lines, indent + _END]:
+        at = line[: len(line) - len(line.lstrip())]
+        if line.strip() == _END:
+            script += [at + store for store in stores]
+            if at != indent:
+                script.append(f"{at}T.thread_return()")
+            python.append(at + result)
+        else:
+            script.append(line)
+            python.append(line)
+    return "\n".join(script) + "\n", "\n".join(python) + "\n"
 
 
 class _Plain:

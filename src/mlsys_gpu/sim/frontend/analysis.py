@@ -84,25 +84,57 @@ def loads(expr: Any) -> bool:
     return any(loads(child) for child in children(expr))
 
 
+def expressions(stmt: Any):
+    """The expressions of one statement."""
+    for name in ("value", "condition", "data", "min", "extent", "step"):
+        value = getattr(stmt, name, None)
+        if value is not None and hasattr(value, "ty"):
+            yield value
+    yield from getattr(stmt, "indices", None) or ()
+
+
 def calls(stmt: Any):
     """All calls in the expressions of ``stmt`` and below."""
     for one in statements(stmt):
-        for name in ("value", "condition", "data"):
-            value = getattr(one, name, None)
-            if value is not None and hasattr(value, "ty"):
-                stack = [value]
-                while stack:
-                    expr = stack.pop()
-                    if type(expr).__name__ == "Call":
-                        yield expr
-                    stack.extend(children(expr))
+        for value in expressions(one):
+            stack = [value]
+            while stack:
+                expr = stack.pop()
+                if type(expr).__name__ == "Call":
+                    yield expr
+                stack.extend(children(expr))
+
+
+def asks(stmt: Any) -> bool:
+    """Whether a statement asks for something that others change."""
+    if any(word in str(call.op.name) for call in calls(stmt) for word in _POLLS):
+        return True
+    return any(_reads_memory(expr) for one in statements(stmt) for expr in expressions(one))
 
 
 def polls(stmt: Any) -> bool:
-    """Whether a loop asks for something that others change."""
+    """Whether a while loop goes round until others have changed something."""
     if any(word in str(call.op.name) for call in calls(stmt) for word in _POLLS):
         return True
-    return _reads_memory(stmt.condition)
+    return _reads_memory(stmt.condition) or (leaves_loop(stmt.body) and asks(stmt.body))
+
+
+_LEAVES = {"break_loop": "break", "continue_loop": "continue", "thread_return": "return"}
+
+
+def leaving(stmt: Any) -> str:
+    """``break``, ``continue`` or ``return`` for a statement that is one, else an empty string."""
+    kind = type(stmt).__name__
+    if kind in ("Break", "Continue", "Return"):
+        return kind.lower()
+    if kind == "Evaluate" and type(stmt.value).__name__ == "Call":
+        return _LEAVES.get(str(stmt.value.op.name).removeprefix("tirx."), "")
+    return ""
+
+
+def leaves_loop(body: Any) -> bool:
+    """Whether a loop's body may end the loop."""
+    return any(leaving(one) in ("break", "return") for one in statements(body))
 
 
 def _reads_memory(expr: Any) -> bool:
@@ -149,6 +181,17 @@ class Facts:
     threads: dict[int, str] = field(default_factory=dict)  # thread variables
     lane_vars: set[int] = field(default_factory=set)
     loop_writes: dict[int, set[int]] = field(default_factory=dict)
+    #: Loops that the lanes of a warp leave, or whose iterations they end, at different times.
+    divergent: set[int] = field(default_factory=set)
+    divergent_return: bool = False  # some lanes return, and others go on
+    returning: set[int] = field(default_factory=set)  # loops around such a return
+    #: Statements that some lanes may leave for something further out.
+    leaves: set[int] = field(default_factory=set)
+
+    @property
+    def parting(self) -> set[int]:
+        """Loops that need masks of the lanes in them."""
+        return self.divergent | self.returning
 
     @property
     def by_id(self) -> dict[int, Root]:
@@ -293,6 +336,26 @@ def written_in_loop(loop_var: Any, root_var: Any, facts: Facts) -> bool:
     return node_id(root_var) in facts.loop_writes.get(node_id(loop_var), set())
 
 
+def moving_bounds(loop: Any, facts: Facts) -> bool:
+    """Whether a loop's body may change what its bounds are computed from.
+
+    The code that TVM emits (``for (i = min; i < min + extent; ++i)``) computes the end again for
+    every iteration.
+    """
+    stored = {node_id(s.buffer) for s in statements(loop.body) if type(s).__name__ == "BufferStore"}
+    stack = [loop.min, loop.extent]
+    while stack:
+        expr = stack.pop()
+        if type(expr).__name__ == "TensorLoad":
+            key = node_id(expr.source)
+            root = facts.root_of.get(key)
+            written = facts.loop_writes.get(node_id(loop.loop_var), set())
+            if key in stored or (root is not None and node_id(facts.roots[root].var) in written):
+                return True
+        stack.extend(children(expr))
+    return False
+
+
 def analyse(device: Any, launch: Any) -> Facts:
     """Find roots, single-lane branches, and what differs between lanes."""
     facts = Facts(flat=launch.block[1] == launch.block[2] == 1)
@@ -323,10 +386,34 @@ def analyse(device: Any, launch: Any) -> Facts:
                     root.loaded = True
                     root.kind = "array"  # it is filled later, at the wait: it needs a place
     walker = _Walker(facts)
-    for _ in range(32):
-        if not walker.walk(body):
-            break
+    while walker.walk(body):
+        pass
+    _note_leaves(facts, body, [])
     return facts
+
+
+def _note_leaves(facts: Facts, stmt: Any, loops: list[int]) -> set[int]:
+    """Note the statements that lanes leave under a mask; what they leave, 0 for the kernel."""
+    how = leaving(stmt)
+    left: set[int] = set()
+    if how == "return":
+        left = {0} if facts.divergent_return else set()
+    elif how:
+        left = {loops[-1]} & facts.parting
+    elif type(stmt).__name__ == "SeqStmt":
+        for child in stmt.seq:
+            left |= _note_leaves(facts, child, loops)
+    else:
+        key = node_id(stmt)
+        inner = [*loops, key] if type(stmt).__name__ in ("For", "While") else loops
+        for name in ("body", "then_case", "else_case"):
+            child = getattr(stmt, name, None)
+            if child is not None:
+                left |= _note_leaves(facts, child, inner)
+        left -= {key}
+    if left:
+        facts.leaves.add(node_id(stmt))
+    return left
 
 
 def _placed(buffer: Any) -> bool:
@@ -361,6 +448,15 @@ def _alias(facts: Facts, stmt: Any) -> None:
         held.kind = "array"
 
 
+@dataclass
+class _Loop:
+    """A loop around the statement being visited: its region, and whether lanes part within it."""
+
+    key: int
+    region: int | None
+    parted: bool = False
+
+
 class _Walker:
     """One pass of the fixpoint: demote what differs between lanes."""
 
@@ -372,6 +468,7 @@ class _Walker:
         for root in self.facts.roots.values():
             root.read_in, root.written_in = set(), set()
         self.loops: list[int] = []
+        self.around: list[_Loop] = []
         self.visit(body, None, False)
         for root in self.facts.roots.values():
             if root.kind == "scalar" and not _one_region(root):
@@ -408,20 +505,55 @@ class _Walker:
                     facts.lane(i, region) for i in stmt.indices
                 )
                 self.write(root, region, divergent or lane)
+        elif leaving(stmt):
+            self.leave(leaving(stmt), region, divergent)
         elif kind == "Evaluate":
             self.evaluate(stmt.value, region, divergent)
         elif kind == "IfThenElse":
             self.branch(stmt, region, divergent)
         elif kind == "For":
-            for expr in (stmt.min, stmt.extent):
+            bounds = [stmt.min, stmt.extent] + ([] if stmt.step is None else [stmt.step])
+            for expr in bounds:
                 self.reads(expr, region)
-            self.loops.append(node_id(stmt.loop_var))
-            facts.loop_writes.setdefault(node_id(stmt.loop_var), set())
-            self.visit(stmt.body, region, divergent)
+            var = node_id(stmt.loop_var)
+            varying = [facts.lane(expr, region) for expr in bounds]
+            if any(varying[::2]) and var not in facts.lane_vars:  # where it starts, or its step
+                facts.lane_vars.add(var)
+                self.changed = True
+            self.loops.append(var)
+            facts.loop_writes.setdefault(var, set())
+            self.loop(stmt, region, divergent, any(varying))
             self.loops.pop()
         elif kind == "While":
             self.reads(stmt.condition, region)
-            self.visit(stmt.body, region, divergent or facts.lane(stmt.condition, region))
+            self.loop(stmt, region, divergent, facts.lane(stmt.condition, region))
+
+    def loop(self, stmt: Any, region: int | None, divergent: bool, parts: bool) -> None:
+        """A loop's body; ``parts``: the lanes do not agree on how often it runs."""
+        key = node_id(stmt)
+        if parts:
+            self.note(self.facts.divergent, key)
+        self.around.append(_Loop(key, region))
+        self.visit(stmt.body, region, divergent or key in self.facts.divergent)
+        self.around.pop()
+
+    def note(self, known: set[int], key: int) -> None:
+        if key not in known:
+            known.add(key)
+            self.changed = True
+
+    def leave(self, how: str, region: int | None, divergent: bool) -> None:
+        facts = self.facts
+        if how != "return":
+            if self.around[-1].parted:
+                self.note(facts.divergent, self.around[-1].key)
+            return
+        if (divergent or region is not None) and not facts.divergent_return:
+            facts.divergent_return = self.changed = True
+        if facts.divergent_return:
+            for loop in self.around:
+                if loop.region is None:
+                    self.note(facts.returning, loop.key)
 
     def branch(self, stmt: Any, region: int | None, divergent: bool) -> None:
         facts = self.facts
@@ -438,9 +570,13 @@ class _Walker:
                 divergent = True
         elif region is None:
             facts.single.pop(node_id(stmt), None)
+        around = self.around[-1] if self.around else _Loop(0, None)
+        before = around.parted
+        around.parted = before or (region is None and facts.lane(stmt.condition, None))
         self.visit(stmt.then_case, inside, divergent)
         if stmt.else_case is not None:
             self.visit(stmt.else_case, region, divergent or inside != region)
+        around.parted = before
 
     def write(self, root: Root, region: int | None, lane: bool) -> None:
         root.written_in.add(region)

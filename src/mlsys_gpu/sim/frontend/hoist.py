@@ -13,7 +13,7 @@ import re
 _LINE = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z_]\w*) = (?P<code>.+)")
 _LOOP = re.compile(r"(?P<indent> *)for (?P<name>\w+) in range\(.*\):")
 _NAMES = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
-_ASSIGNED = re.compile(r"(?<![\w.=!<>\"'])([A-Za-z_]\w*)(?:\[[^\]]*\])? ?(?::=|=(?!=))")
+_ASSIGNED = re.compile(r"(?<![\w.=!<>\"'])([A-Za-z_]\w*)(?:\[[^\]]*\])? ?(?::=|[-+*/%&|^]?=(?!=))")
 
 #: Functions without side effects whose results depend on their arguments alone.
 _PURE = {"column", "held", "wrap", "np", "None", "True", "False"}

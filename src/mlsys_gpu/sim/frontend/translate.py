@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
-from mlsys_gpu.sim.frontend import analysis, table
+from mlsys_gpu.sim.frontend import analysis, control, table
+from mlsys_gpu.sim.frontend.control import Context, Frame
 from mlsys_gpu.sim.frontend.hoist import hoist
 from mlsys_gpu.sim.frontend.values import (
     BYTES,
@@ -39,15 +40,6 @@ def translate(lowered: Lowered, debug: bool = False) -> Program:
     """
     table.load()
     return Translator(lowered, debug).program()
-
-
-@dataclass
-class Context:
-    """How the code being emitted runs: for all lanes, for those in a mask, or for one lane."""
-
-    mask: str | None = None
-    lane: str | None = None  # source of the one lane's number
-    region: int | None = None
 
 
 @dataclass
@@ -81,6 +73,7 @@ class Translator:
         self.buffers: dict[int, Buffer] = {}
         self.vars: dict[int, Value] = {}
         self.context = Context()
+        self.frames: list[Frame] = []
         self.slice: SliceLoop | None = None
         self.sites: list[list[list[Any]]] = [[]]
         self.site_index: dict[tuple, int] = {(): 0}
@@ -104,9 +97,7 @@ class Translator:
         self.emit("wid = w.id")
         self.emit("SB = w.base + 1024")  # dynamic shared memory, behind the system's kilobyte
         self.emit("GB = SB + (1 << 40)")
-        if self.lowered.launch.threads % 32:  # the last warp is not full
-            self.emit("m_all = w.present")
-            self.context = Context(mask="m_all")
+        control.begin(self)
         for i, param in enumerate(device.params):
             name = self.fresh("p_" + str(param.name))
             self.emit(f"{name} = w.machine.pointers[{i}]")
@@ -217,8 +208,7 @@ class Translator:
         handler(stmt)
 
     def stmt_SeqStmt(self, stmt: Any) -> None:
-        for child in stmt.seq:
-            self.stmt(child)
+        control.sequence(self, list(stmt.seq))
 
     def stmt_AttrStmt(self, stmt: Any) -> None:
         key = str(stmt.attr_key)
@@ -377,138 +367,13 @@ class Translator:
         self.store_memory(buffer, index, value)
 
     def stmt_IfThenElse(self, stmt: Any) -> None:
-        if self.slice is not None:
-            raise NotVectorizable("a branch")
-        single = None
-        if self.context.lane is None:
-            single = self.facts.single.get(_id(stmt))
-        if single is not None:
-            self.single_lane(stmt, single)
-            return
-        condition = self.expr(stmt.condition)
-        if condition.uniform:
-            self.emit(f"if {condition.code}:")
-            with self.block():
-                self.stmt(stmt.then_case)
-            if stmt.else_case is not None:
-                self.emit("else:")
-                with self.block():
-                    self.stmt(stmt.else_case)
-            return
-        outer = self.context
-        taken, other = self.fresh("m"), ""
-        within = f" & {outer.mask}" if outer.mask else ""
-        if stmt.else_case is not None:  # the first branch may change what the condition reads
-            test, other = self.fresh("c"), self.fresh("m")
-            self.emit(f"{test} = {condition.code}")
-            self.emit(f"{taken} = {test}{within}")
-            self.emit(f"{other} = ~{test}{within}")
-        else:
-            self.emit(f"{taken} = {condition.code}{within}")
-        self.emit(f"if {taken}.any():")
-        with self.block():
-            self.context = Context(mask=taken)
-            self.stmt(stmt.then_case)
-        if stmt.else_case is not None:
-            self.emit(f"if {other}.any():")
-            with self.block():
-                self.context = Context(mask=other)
-                self.stmt(stmt.else_case)
-        self.context = outer
-
-    def single_lane(self, stmt: Any, single: analysis.SingleLane) -> None:
-        """A branch that exactly one lane of the warp can take: run it on scalars."""
-        outer = self.context
-        tests = [self.expr(e).code for e in single.uniform]
-        lane = self.fresh("L")
-        if single.lane is None:  # elect.sync
-            self.emit(f"{lane} = leader({outer.mask})")
-        else:
-            self.emit(f"{lane} = {single.lane % 32}")
-            if single.warp is not None:
-                tests.insert(0, single.warp)
-            if outer.mask:
-                tests.append(f"{outer.mask}[{lane}]")
-        test = " and ".join(tests) or "True"
-        if stmt.else_case is not None and tests:  # the branch may change what the condition reads
-            name = self.fresh("c")
-            self.emit(f"{name} = {test}")
-            test = name
-        self.emit(f"if {test}:")
-        with self.block():
-            self.context = Context(lane=lane, region=_id(stmt))
-            self.stmt(stmt.then_case)
-        self.context = outer
-        if stmt.else_case is not None:
-            taken = self.fresh("m")
-            self.emit(
-                f"{taken} = np.ones(32, dtype=bool)"
-                if not outer.mask
-                else f"{taken} = {outer.mask}.copy()"
-            )
-            self.emit(f"if {test}: {taken}[{lane}] = False")
-            self.emit(f"if {taken}.any():")
-            with self.block():
-                self.context = Context(mask=taken)
-                self.stmt(stmt.else_case)
-            self.context = outer
+        control.if_then_else(self, stmt)
 
     def stmt_For(self, stmt: Any) -> None:
-        if self.slice is not None:
-            raise NotVectorizable("a loop inside")
-        kind = int(stmt.kind)
-        if kind not in (0, 1, 2, 3):  # serial, parallel, vectorized, unrolled
-            raise self.refuse(f"a loop of kind {stmt.kind}")
-        if self.try_slice(stmt):
-            return
-        name = self.fresh(str(stmt.loop_var.name))
-        low, extent = self.expr(stmt.min), self.expr(stmt.extent)
-        step = self.expr(stmt.step) if stmt.step is not None else None
-        if not (low.uniform and extent.uniform):
-            raise self.refuse("a loop whose bounds differ between the lanes of a warp")
-        stop = extent.code if low.code == "0" else f"{low.code} + {extent.code}"
-        by = f", {step.code}" if step is not None and step.code != "1" else ""
-        self.emit(f"for {name} in range({low.code}, {stop}{by}):")
-        self.vars[_id(stmt.loop_var)] = Value(name, str(stmt.loop_var.ty))
-        with self.block():
-            self.declare(str(stmt.loop_var.name), name, str(stmt.loop_var.ty), "scalar")
-            self.stmt(stmt.body)
+        control.for_loop(self, stmt)
 
     def stmt_While(self, stmt: Any) -> None:
-        if self.slice is not None:
-            raise NotVectorizable("a while loop")
-        polls = analysis.polls(stmt)
-        probe = self.expr(stmt.condition)
-        self.mark()
-        rounds = self.fresh("rounds")
-        self.emit(f"{rounds} = 0")
-        if probe.uniform:
-            self.emit(f"while {probe.code}:")
-            with self.block():
-                self.count_rounds(rounds)
-                self.stmt(stmt.body)
-                if polls:
-                    self.emit("yield None")
-            return
-        outer = self.context
-        taken = self.fresh("m")
-        self.emit(f"{taken} = {outer.mask or 'np.ones(32, dtype=bool)'}")
-        self.emit("while True:")
-        with self.block():
-            condition = self.expr(stmt.condition)
-            self.emit(f"{taken} = {taken} & ({condition.code})")
-            self.emit(f"if not {taken}.any(): break")
-            self.count_rounds(rounds)
-            self.context = Context(mask=taken)
-            self.stmt(stmt.body)
-            if polls:
-                self.emit("yield None")
-        self.context = outer
-
-    def count_rounds(self, rounds: str) -> None:
-        """Count a round of a while loop, so that one without an end is reported."""
-        self.emit(f"{rounds} += 1")
-        self.emit(f"if not {rounds} & 1023: endless(w, {rounds})")
+        control.while_loop(self, stmt)
 
     def stmt_Break(self, stmt: Any) -> None:
         self.leave("break")
@@ -520,9 +385,7 @@ class Translator:
         self.leave("return")
 
     def leave(self, how: str) -> None:
-        if self.context.mask or self.context.lane is not None:
-            raise self.refuse(f"a {how} that only some lanes of a warp take")
-        self.emit(how)
+        control.leave(self, how)
 
     def stmt_AssertStmt(self, stmt: Any) -> None:
         return  # host-side checks; the device function has none of its own
@@ -600,8 +463,8 @@ class Translator:
                 code = f"{code}[:, 0]"
             if not value.lane:
                 code = self.widened(root, code)
-            if self.context.mask is not None and root.kind == "lane":
-                code = f"np.where({self.context.mask}, {code}, {root.name})"
+            if self.context.kept is not None and root.kind == "lane":
+                code = f"np.where({self.context.kept}, {code}, {root.name})"
             self.emit(f"{root.name} = {code}")
 
     def check_groups(self, loop: SliceLoop) -> None:
@@ -758,12 +621,12 @@ class Translator:
                 return
             if root.kind == "lane" and self.context.lane is not None:
                 self.emit(f"{root.name} = set_lane({root.name}, {self.context.lane}, {value.code})")
-            elif root.kind == "lane" and self.context.mask is not None:
-                self.emit(f"{root.name} = np.where({self.context.mask}, {value.code}, {root.name})")
+            elif root.kind == "lane" and self.context.kept is not None:
+                self.emit(f"{root.name} = np.where({self.context.kept}, {value.code}, {root.name})")
             else:
                 code = self.widened(root, value.code) if value.uniform else f"held({value.code})"
                 self.emit(f"{root.name} = {code}")
-            if self.depth <= self.declared.get(_id(root.var), 0) and self.context == Context():
+            if self.depth <= self.declared.get(_id(root.var), 0) and self.context.everyone:
                 self.assigned.add(_id(root.var))
             return
         if root.kind == "list":
@@ -784,14 +647,14 @@ class Translator:
             self.emit(f"{view}[{self.context.lane}, {where.code}] = {value.code}")
         elif where.lane:
             rows = "w.lanes"
-            if self.context.mask is not None:
-                mask = self.context.mask
+            if self.context.kept is not None:
+                mask = self.context.kept
                 picked = f"({value.code})[{mask}]" if value.lane else value.code
                 self.emit(f"{view}[w.lanes[{mask}], ({where.code})[{mask}]] = {picked}")
             else:
                 self.emit(f"{view}[{rows}, {where.code}] = {value.code}")
-        elif self.context.mask is not None:
-            mask = self.context.mask
+        elif self.context.kept is not None:
+            mask = self.context.kept
             picked = f"({value.code})[{mask}]" if value.lane else value.code
             self.emit(f"{view}[{mask}, {where.code}] = {picked}")
         else:
@@ -969,14 +832,14 @@ class Translator:
             where = f"{first}:{first} + {g}" if g > 1 else first
             if self.context.lane is not None:
                 self.emit(f"{view}[{self.context.lane}, {where}] = {value.code}")
-            elif self.context.mask is not None:
-                mask = self.context.mask
+            elif self.context.kept is not None:
+                mask = self.context.kept
                 picked = f"({value.code})[{mask}]" if value.lane else value.code
                 self.emit(f"{view}[{mask}, {where}] = {picked}")
             else:
                 self.emit(f"{view}[:, {where}] = {value.code}")
             return
-        if self.context.mask is not None:
+        if self.context.kept is not None:
             raise NotVectorizable("registers written under a mask")
         if registers.step == 0:
             name = self.fresh("g")
@@ -1124,6 +987,15 @@ class Translator:
         return f"wrap({value.code}, {8 * BYTES[dtype]}, False)"
 
     # --------------------------------------------------------------------------- expressions
+
+    def capture(self, expr: Any) -> tuple[Value, list[str]]:
+        """An expression, and the lines that computing it needs first, which are not emitted."""
+        start, site = len(self.lines), self.emitted_site
+        value = self.expr(expr)
+        lines = self.lines[start:]
+        del self.lines[start:]
+        self.emitted_site = site
+        return value, lines
 
     def expr(self, expr: Any) -> Value:
         handler = getattr(self, "expr_" + type(expr).__name__, None)

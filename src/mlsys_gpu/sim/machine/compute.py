@@ -177,6 +177,12 @@ def endless(w: Warp, rounds: int) -> None:
 
 
 @op
+def lanes_return(w: Warp, gone) -> None:
+    """Lanes that return: collectives no longer wait for them."""
+    w.present = w.present & ~gone
+
+
+@op
 def set_lane(value, lane: int, new):
     """A variable of 32 values with one lane's replaced."""
     values = np.array(np.broadcast_to(np.asarray(value), (32,)))
