@@ -2,9 +2,11 @@
 
 Warps are written by hand where the machine alone is meant; TIRx kernels where the front half is.
 """
-# pyright: reportInvalidTypeForm=false
+# pyright: reportInvalidTypeForm=false, reportUnboundVariable=false
 # (The annotations are TVMScript's.)
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from tvm.script import tirx as T
 
 from mlsys_gpu import sim
+from mlsys_gpu.sim.machine import descriptors, tcgen05
 
 from . import warps
 
@@ -113,12 +116,12 @@ w.machine.counters[str(w.id)] = r
         threads=128,
     )
     assert not report.findings, report
+    held: Any = report.counters
     for warp in range(4):
         for t in range(32):
             for r in range(num):
                 lane, word = place("16x32bx2", t, r, split)
-                held = report.counters[str(warp)][t, r]
-                assert held == mark(32 * warp + 16 + lane, 5 + word)
+                assert held[str(warp)][t, r] == mark(32 * warp + 16 + lane, 5 + word)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +146,8 @@ w.machine.counters[str(w.id)] = r
             lane, word = place(shape, t, r)
             first = 64 + 2 * word + (split if shape == "16x32bx2" and t >= 16 else 0)
             low, high = (mark(96 + lane, c) & 0xFFFF for c in (first, first + 1))
-            assert report.counters["3"][t, r] == low | high << 16
+            held: Any = report.counters["3"]
+            assert held[t, r] == low | high << 16
 
 
 @pytest.mark.parametrize("unpacked", [False, True])
@@ -170,7 +174,7 @@ w.machine.counters[str(w.id)] = r
         threads=128,
     )
     assert not report.findings, report
-    held = report.counters["2"]
+    held: Any = report.counters["2"]
     expected = np.array([[mark(64 + i, c) for c in range(128)] for i in range(32)], np.uint32)
     mask = np.uint32(0xFFFFFFFF)
     if unpacked:  # what stands above a 16-bit element is not said
@@ -328,3 +332,297 @@ def test_shapes_in_a_kernel(form, extra, count):
             else:
                 expected = row[apart + word]
             assert Y[tid, r] == expected, (tid, r)
+
+
+# ------------------------------------------------------------------------------ tcgen05.mma
+
+D_AT, A_AT = 64, 352  # columns of D and of A in tensor memory
+
+PRODUCT = """
+A, B, T, STEPS, GROUP = *w.machine.pointers, {steps}, {group}
+if w.id == 0:
+    mbarrier_init(w, SB, 1)
+    while (t := tcgen05_alloc(w, SB + 8, 512, GROUP)) is not None: yield t
+await cluster_sync(w)
+if w.id == 0:
+    for size, source, to in (({a_bytes}, A, SB + 1024), ({b_bytes}, B, SB + 33792)):
+        at = 16 * (w.lanes[:, None] + 32 * np.arange(size // 512)[None, :])
+        st_shared(w, to + at, ld_global(w, source + size * w.rank + at, 4, 4), 4, 4)
+for c in range(0, 512, 128):
+    row = T + 2048 * (128 * w.rank + w.tid[:, None]) + 4 * (c + np.arange(128)[None, :])
+    tcgen05_st(w, c, ld_global(w, row, 4, 1), "32x32b", 128)
+tcgen05_wait_st(w)
+fence_proxy_async(w)
+tcgen05_fence_before(w)
+await cluster_sync(w)
+tcgen05_fence_after(w)
+if w.rank == 0 and w.id == 0:
+    for i in range(STEPS):
+        a = {a_at} + 8 * i if {ts} else {a_desc} + (SB + 1024 + {a_step} * i >> 4)
+        b = {b_desc} + (SB + 33792 + {b_step} * i >> 4)
+        tcgen05_mma(w, {d_at}, a, b, {idesc}, {accumulate} or i > 0, GROUP, True, {ts}, {off})
+    tcgen05_commit(w, SB, GROUP, 3 if GROUP == 2 else None, mask=True)
+await mbarrier_wait(w, SB, 0)
+tcgen05_fence_after(w)
+out = np.zeros((32, 512), np.uint32)
+for c in range(0, 512, 128):
+    tcgen05_ld(w, out[:, c : c + 128], c, "32x32b", 128)
+tcgen05_wait_ld(w)
+w.machine.counters[f"{{w.rank}}.{{w.id}}"] = out
+tcgen05_fence_before(w)
+await cluster_sync(w)
+tcgen05_fence_after(w)
+if w.id == 0: tcgen05_dealloc(w, 0, 512, GROUP)
+"""
+
+
+def bits_of(values: np.ndarray, dtype: str) -> np.ndarray:
+    """16-bit patterns of small numbers, which both formats hold exactly."""
+    if dtype == "float16":
+        return values.astype(np.float16).view(np.uint16)
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def smem_image(bits: np.ndarray, transposed: bool) -> tuple[bytes, int, int, int]:
+    """An operand ``[rows, k]`` as core matrices without swizzle, with leading and stride offsets.
+
+    K-major: core matrices of 8 rows by 16 bytes, a K chunk of all rows after the other. MN-major:
+    chunks of 8 rows of one k, 8 k to a core matrix (PTX ISA, canonical layouts). The third number
+    is how far a step of 16 along K advances. All in bytes.
+    """
+    rows, k = bits.shape
+    if not transposed:
+        image = bits.reshape(rows // 8, 8, k // 8, 8).transpose(2, 0, 1, 3)
+    else:
+        image = bits.reshape(rows // 8, 8, k // 8, 8).transpose(2, 0, 3, 1)
+    padding = bytes(-image.nbytes % 512)  # a warp copies 512 bytes at a time
+    return image.tobytes() + padding, 16 * rows, 128, 2 * 16 * rows
+
+
+def d_lanes(m: int, group: int, lane: int = 0) -> list[tuple[np.ndarray, slice]]:
+    """For each half of D's columns the lanes of a CTA's rows, and which half of N it is."""
+    rows = np.arange(m // group)
+    if (m, group) == (64, 1):  # Layout F
+        return [(rows // 16 * 32 + rows % 16 + lane, slice(None))]
+    if (m, group) == (128, 2):  # Layout B
+        return [(rows, slice(0, 1)), (rows + 64, slice(1, 2))]
+    return [(rows, slice(None))]
+
+
+def run_product(
+    m=128, n=32, steps=2, group=1, ts=False, dtype="float16", d="float32", ta=False, tb=False,
+    na=False, nb=False, accumulate=False, off=(), lane=0,
+    change: Mapping[str, str] = MappingProxyType({}), **options: Any,
+) -> Any:  # fmt: skip
+    """Run one product; ``change`` are replacements in its body, each of a text that occurs once.
+
+    Returns tensor memory afterwards and as it must be, ``[CTAs, 128, 512]``; with ``change`` the
+    report.
+    """
+    rng = np.random.default_rng(m + n + steps)
+    k, rows = 16 * steps, m // group
+    a = rng.integers(-4, 4, (m, k), endpoint=True).astype(np.float64)
+    b = rng.integers(-4, 4, (n, k), endpoint=True).astype(np.float64)
+    before = rng.integers(0, 1 << 32, (group, 128, 512), dtype=np.uint64).astype(np.uint32)
+    d0 = rng.integers(-50, 50, (m, n)).astype(np.float64)
+
+    expected = (-1) ** (na + nb) * a @ b.T + (d0 if accumulate else 0)
+    after = before.copy()
+    mask = np.uint32(0xFFFFFFFF if d == "float32" else 0xFFFF)
+
+    def pattern(values):
+        if d == "float32":
+            return values.astype(np.float32).view(np.uint32)
+        return values.astype(np.float16).view(np.uint16).astype(np.uint32)
+
+    for cta in range(group):
+        own = slice(rows * cta, rows * cta + rows)
+        if ts:  # pairs of elements; in Layout B's form both halves of the lanes hold the rows
+            words = bits_of(a[own], dtype).reshape(rows, k // 2, 2).astype(np.uint32)
+            words = words[..., 0] | words[..., 1] << 16
+            for lanes, _ in d_lanes(m, group, lane):
+                before[cta, lanes, A_AT : A_AT + 8 * steps] = words
+                after[cta, lanes, A_AT : A_AT + 8 * steps] = words
+        halves = d_lanes(m, group, lane)
+        width = n // len(halves)
+        for i, (lanes, _) in enumerate(halves):
+            part = slice(width * i, width * i + width)
+            to = slice(D_AT, D_AT + width)
+            before[cta, lanes, to] = before[cta, lanes, to] & ~mask | pattern(d0[own, part])
+            after[cta, lanes, to] = before[cta, lanes, to]
+            for row, at in enumerate(lanes):
+                word = off[4 * cta + at // 32] if off else 0
+                if not word >> (at % 32) & 1:
+                    after[cta, at, to] = pattern(expected[own, part][row])
+    images_a = [smem_image(bits_of(a[rows * i : rows * (i + 1)], dtype), ta) for i in range(group)]
+    share = n // group
+    parts = [b[share * i : share * (i + 1)] for i in range(group)]
+    images_b = [smem_image(bits_of(part, dtype), tb) for part in parts]
+    idesc = (
+        (d == "float32") << 4 | (dtype == "bfloat16") << 7 | (dtype == "bfloat16") << 10
+        | na << 13 | nb << 14 | ta << 15 | tb << 16 | n >> 3 << 17 | m >> 4 << 24
+    )  # fmt: skip
+
+    def descriptor(image):
+        return 1 << 46 | image[1] >> 4 << 16 | image[2] >> 4 << 32
+
+    body = PRODUCT.format(
+        steps=steps, group=group, ts=ts, accumulate=accumulate, off=off, idesc=idesc,
+        a_bytes=len(images_a[0][0]), b_bytes=len(images_b[0][0]),
+        a_desc=descriptor(images_a[0]), b_desc=descriptor(images_b[0]),
+        a_step=images_a[0][3], b_step=images_b[0][3],
+        d_at=lane << 16 | D_AT, a_at=lane << 16 | A_AT,
+    )  # fmt: skip
+    for old, new in change.items():
+        assert body.count(old) == 1, old
+        body = body.replace(old, new)
+    tensors = [
+        ("A", np.frombuffer(b"".join(i[0] for i in images_a), np.uint32).copy()),
+        ("B", np.frombuffer(b"".join(i[0] for i in images_b), np.uint32).copy()),
+        ("T", before.reshape(-1, 512)),
+    ]
+    report = warps.run(
+        body, threads=128, shared=1 << 16, grid=(group, 1, 1), cluster=(group, 1, 1),
+        tensors=tensors, **options,
+    )  # fmt: skip
+    if change:
+        return report
+    assert not report.findings, report
+    held = np.array(
+        [[report.counters[f"{cta}.{warp}"] for warp in range(4)] for cta in range(group)]
+    ).reshape(group, 128, 512)
+    if d == "float16":  # what stands above a 16-bit element is not said
+        for cta in range(group):
+            for lanes, _ in d_lanes(m, group, lane):
+                for words in (held, after):
+                    words[cta, lanes, D_AT : D_AT + n] &= 0xFFFF
+    return held, after
+
+
+SHAPES = [(128, 1), (64, 1), (256, 2), (128, 2)]
+
+
+@pytest.mark.parametrize("ts", [False, True], ids=["ss", "ts"])
+@pytest.mark.parametrize(("m", "group"), SHAPES)
+def test_products_and_where_they_lie(m, group, ts, schedule):
+    held, expected = run_product(m, 48 if m > 64 else 24, 3, group, ts, **schedule)
+    np.testing.assert_array_equal(held, expected)
+
+
+@pytest.mark.parametrize("ts", [False, True], ids=["ss", "ts"])
+@pytest.mark.parametrize(("m", "group"), SHAPES)
+@pytest.mark.parametrize(
+    ("dtype", "d", "accumulate"),
+    [("bfloat16", "float32", True), ("float16", "float16", False), ("float16", "float16", True)],
+)
+def test_formats_and_accumulation(m, group, ts, dtype, d, accumulate):
+    held, expected = run_product(
+        m, 32, 2, group, ts, dtype=dtype, d=d, accumulate=accumulate, schedule="lazy"
+    )
+    np.testing.assert_array_equal(held, expected)
+
+
+@pytest.mark.parametrize(
+    ("ts", "flags"),
+    [
+        (False, {"ta": True}),
+        (False, {"tb": True, "na": True}),
+        (False, {"ta": True, "tb": True, "nb": True}),
+        (True, {"tb": True, "na": True}),
+        (True, {"na": True, "nb": True}),
+    ],
+)
+@pytest.mark.parametrize(("m", "group"), SHAPES)
+def test_transposed_and_negated_operands(m, group, ts, flags):
+    held, expected = run_product(m, 32, 2, group, ts, **flags, schedule="eager")
+    np.testing.assert_array_equal(held, expected)
+
+
+@pytest.mark.parametrize("d", ["float32", "float16"])
+@pytest.mark.parametrize("ts", [False, True], ids=["ss", "ts"])
+@pytest.mark.parametrize(("m", "group"), SHAPES)
+def test_lanes_that_are_off_keep_what_they_hold(m, group, ts, d):
+    off = (0x80000001, 0xFFFFFFFF, 0, 0x0F0F0F0F, 7, 0, 0xFFFF0000, 0x55555555)[: 4 * group]
+    held, expected = run_product(m, 32, 2, group, ts, off=off, d=d, accumulate=True)
+    np.testing.assert_array_equal(held, expected)
+
+
+@pytest.mark.parametrize("ts", [False, True], ids=["ss", "ts"])
+def test_sixty_four_rows_in_the_upper_lanes(ts):
+    held, expected = run_product(64, 16, 2, 1, ts, lane=16)
+    np.testing.assert_array_equal(held, expected)
+
+
+def test_a_half_accumulator_is_rounded_after_each_step():
+    """2048 + 1 + 1 in float16: each sum is a tie that goes back to 2048."""
+    a = np.zeros((128, 48), np.float64)
+    a[:, 0], a[:, 16], a[:, 32] = 64, 1, 1
+    b = np.zeros((8, 48))
+    b[:, 0], b[:, 16], b[:, 32] = 32, 1, 1
+    place = tcgen05.Place(descriptors.instruction(8 << 24 | 1 << 17), 1, 0)
+    tmem = tcgen05.Tmem(False)
+    tcgen05._multiply(tmem, place, a.astype(np.float32), b.astype(np.float32), False, "float16")
+    assert (tmem.data[:, :8] & 0xFFFF == 0x6800).all()  # 2048
+
+
+def line_of(text: str) -> int:
+    """The line of :data:`PRODUCT` that holds a text, as findings number it."""
+    (line,) = [i for i, x in enumerate(PRODUCT.strip("\n").splitlines(), 1) if text in x]
+    return line
+
+
+STORE = '    tcgen05_st(w, c, ld_global(w, row, 4, 1), "32x32b", 128)\n'
+
+
+@pytest.mark.parametrize(("m", "group"), SHAPES)
+def test_a_store_of_a_that_is_not_waited_for(m, group, schedule):
+    report = run_product(
+        m, 32, 2, group, ts=True, change={"tcgen05_wait_st(w)\n": "pass\n"}, **schedule
+    )
+    finding = report.findings[0]
+    assert finding.code == "race-tmem"
+    assert finding.location.line == line_of("tcgen05_mma(")
+    assert [place.line for _, place in finding.related] == [line_of(STORE.strip())]
+    assert "tcgen05.st of warp" in finding.message
+
+
+OVERWRITE = """await mbarrier_wait(w, SB, 0)
+tcgen05_st(w, 352, np.zeros((32, 1), np.uint32), "32x32b", 1)
+tcgen05_wait_st(w)
+"""
+
+
+@pytest.mark.parametrize(("m", "group"), SHAPES)
+def test_a_may_be_overwritten_once_it_has_been_read(m, group, schedule):
+    wait = {"await mbarrier_wait(w, SB, 0)\n": OVERWRITE}
+    report = run_product(m, 32, 2, group, ts=True, change=wait, **schedule)
+    assert not report.findings, report
+
+
+@pytest.mark.parametrize(("m", "group"), SHAPES)
+def test_a_that_is_overwritten_while_it_is_read(m, group, schedule):
+    lines = OVERWRITE.splitlines(keepends=True)
+    early = {lines[0]: "".join([*lines[1:], lines[0]])}
+    report = run_product(m, 32, 2, group, ts=True, change=early, **schedule)
+    finding = report.findings[0]
+    assert finding.code == "race-tmem", report
+    assert finding.location.line == line_of("await mbarrier_wait")
+    assert [place.line for _, place in finding.related] == [line_of("tcgen05_mma(")]
+    assert "which reads it" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("options", "old", "new", "code", "words"),
+    [
+        ({"ts": True}, "a = 352", "a = 16 << 16 | 352", "misaligned", "all lanes from 0 on"),
+        ({"m": 64, "ts": True}, "a = 352", "a = 16 << 16 | 352", "descriptor", "different lanes"),
+        ({"ts": True, "ta": True}, "a = 352", "a = 352", "descriptor", "K-major"),
+        ({"ts": True}, "a = 352", "a = 504", "tmem-lifetime", "which do not exist"),
+        ({"d": "float16", "dtype": "bfloat16"}, "i > 0", "i > 0", "descriptor", "F16 accumulator"),
+        ({}, "GROUP, True", "GROUP, w.lanes < 2", "divergent-collective", "2 threads"),
+    ],
+)
+def test_products_that_the_tensor_core_cannot_take(options, old, new, code, words):
+    report = run_product(**options, change={old: new})
+    assert report.findings[0].code == code, report
+    assert words in report.findings[0].message

@@ -198,13 +198,13 @@ def _encode_matrix(t: Any, call: Any, modes: dict[int, int], shift: int, fixed: 
 @row("cuda.tcgen05_encode_instr_descriptor")
 def tcgen05_encode_instruction(t: Any, call: Any) -> None:
     target, d, a, b, m, n, _, trans_a, trans_b, *rest = call.args
-    formats = {"float16": 0, "bfloat16": 1}
-    if str(d.value) != "float32" or str(a.value) not in formats or str(b.value) not in formats:
+    formats, into = {"float16": 0, "bfloat16": 1}, {"float16": 0, "float32": 1}
+    if str(d.value) not in into or str(a.value) not in formats or str(b.value) not in formats:
         raise t.refuse(f"tcgen05.mma of {a.value} and {b.value} into {d.value}")
     negate_a = int(rest[1].value) if len(rest) > 1 else 0
     negate_b = int(rest[2].value) if len(rest) > 2 else 0
     bits = (
-        1 << 4
+        into[str(d.value)] << 4
         | formats[str(a.value)] << 7
         | formats[str(b.value)] << 10
         | negate_a << 13

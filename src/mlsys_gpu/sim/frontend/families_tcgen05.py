@@ -40,21 +40,25 @@ def tcgen05_relinquish(t: Any, call: Any) -> None:
     t.emit(f"tcgen05_relinquish(w, {_group_of(call)}{_mask_kw(t)})")
 
 
-@row("ptx.tcgen05_mma_ss")
+@row("ptx.tcgen05_mma_ss", "ptx.tcgen05_mma_ts")
 def tcgen05_mma(t: Any, call: Any) -> None:
+    """Both forms; where A is kept in the collector buffer is a hint without effect."""
     group = _group_of(call)
     if call.mods.get("kind") != "kind::f16":
         raise t.refuse(f"tcgen05.mma.{call.mods.get('kind')}")
     with t.predicated(call):
         operands = {k: [t.expr(x) for x in v] for k, v in call.operands.items()}
-        names = list(operands)
-        d, a, b, idesc = (operands[n][0].code for n in names[:4])
-        rest = [v for n in names[4:] for v in operands[n]]
-        *lanes, accumulate = rest
-        if any(v.code != "0" for v in lanes):
-            raise t.refuse("tcgen05.mma with disabled output lanes")
+        in_tmem = "a_tmem" in operands
+        d, b, idesc, accumulate = (
+            operands[n][0].code for n in ("d_tmem", "b_desc", "idesc", "enable_input_d")
+        )
+        a = operands["a_tmem" if in_tmem else "a_desc"][0].code
+        lanes = [v.code for v in operands["disable_output_lane"]]
+        extra = ", a_in_tmem=True" if in_tmem else ""
+        if any(code != "0" for code in lanes):
+            extra += f", off=({', '.join(lanes)})"
         t.mark()
-        t.emit(f"tcgen05_mma(w, {d}, {a}, {b}, {idesc}, {accumulate.code}, {group}{_active(t)})")
+        t.emit(f"tcgen05_mma(w, {d}, {a}, {b}, {idesc}, {accumulate}, {group}{_active(t)}{extra})")
 
 
 @row("ptx.tcgen05_commit", "ptx.tcgen05_commit_multicast")

@@ -107,17 +107,22 @@ def instruction(bits: int) -> Instruction:
             f"the instruction descriptor names formats {a} (A) and {b} (B); kind::f16 has 0 (F16) "
             "and 1 (BF16)"
         )
-    if d != 1:
+    if d not in (0, 1):
         raise DescriptorError(
-            f"the instruction descriptor names accumulator format {d}, which is not modelled; 1 is "
-            "F32"
+            f"the instruction descriptor names accumulator format {d}; kind::f16 has 0 (F16) and 1 "
+            "(F32)"
+        )
+    if d == 0 and (a or b):
+        raise DescriptorError(
+            "the instruction descriptor names BF16 operands and an F16 accumulator; F16 takes F16 "
+            "operands"
         )
     return Instruction(
         m=(bits >> 24 & 0x1F) << 4,
         n=(bits >> 17 & 0x3F) << 3,
         a=formats[a],
         b=formats[b],
-        d="float32",
+        d="float32" if d else "float16",
         negate_a=bool(bits >> 13 & 1),
         negate_b=bool(bits >> 14 & 1),
         transpose_a=bool(bits >> 15 & 1),

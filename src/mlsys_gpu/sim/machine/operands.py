@@ -87,7 +87,8 @@ def note(w: Warp, site: int, what: str, accumulator, accumulate, ctas, left, rig
 def count_product(w: Warp, m: int, n: int, steps: int, registers: bool = False) -> None:
     """Count k16 steps of 16-bit operands: a multiply-add is 2 FLOP.
 
-    Operands are in shared memory, and their bytes count; with ``registers``, A is not.
+    Operands are in shared memory, and their bytes count; with ``registers``, A is not: it lies in
+    registers or in tensor memory.
     """
     w.machine.count("mma_flop", 2 * m * n * 16 * steps)
     w.machine.count("mma_operand_bytes", (n if registers else m + n) * 16 * 2 * steps)

@@ -7,9 +7,12 @@ Products of 16-bit floats are exact in float32; their sum is accumulated in floa
 the ISA leaves open, as the hardware does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,13 +37,14 @@ from mlsys_gpu.sim.machine.core import (
     op,
     whole_warp,
 )
-from mlsys_gpu.sim.machine.numerics import POISON
+from mlsys_gpu.sim.machine.numerics import POISON, f32_to_f16, to_f32
 from mlsys_gpu.sim.machine.operands import (
     bad_descriptor,
     count_product,
     decode,
     discarded,
     note,
+    operand_bits,
     out_of_shared,
 )
 
@@ -296,7 +300,8 @@ def _tmem_check(
             seen = (held >> CLOCK_SHIFT) & CLOCK_MASK <= clock[held >> AGENT_SHIFT]
             kept = (held != 0) & seen & ~tmem_of(cta).added[box][bad]
             if kept.any():
-                _tmem_race(w, cta, column, "write", (whose, other_site), (agent, site), what)
+                early = (agent, site)
+                _tmem_race(w, cta, column, "write", (whose, other_site), early, what, "reads")
             else:
                 _tmem_race(w, cta, column, "read", (agent, site), (whose, other_site), what)
         else:
@@ -352,7 +357,6 @@ def _tmem_race(
         )
     elif kind == "write":
         code = "race-tmem"
-        verb = "reads" if agents.unit_of(whose) == "tmem_load" else verb
         message = (
             f"{name} overwrites tensor-memory column {column} and does not wait for {other}, which "
             f"{verb} it ({place})"
@@ -380,13 +384,44 @@ def _tmem_race(
 # ----------------------------------------------------------------------------- tcgen05.mma
 
 
+class Step(NamedTuple):
+    """One ``tcgen05.mma`` as it was issued: a step of 16 along K."""
+
+    d: int
+    a: int  # a descriptor, or an address in tensor memory
+    b: int
+    idesc: int
+    accumulate: bool
+    site: int
+    seen: np.ndarray | None  # the issuer's clock
+    clock: int  # the engine's
+    group: int
+    a_in_tmem: bool
+    off: tuple[int, ...]  # masks of lanes that are not written
+
+    def continued_by(self, other: Step) -> bool:
+        """Whether ``other`` adds the next K step to the same accumulator."""
+        high = ~((1 << 14) - 1)
+        left, right = (self.a, other.a) if not self.a_in_tmem else (self.a >> 16, other.a >> 16)
+        if not self.a_in_tmem:
+            left, right = left & high, right & high
+        return (
+            other.accumulate
+            and (self.d, self.idesc, self.site) == (other.d, other.idesc, other.site)
+            and (self.group, self.off) == (other.group, other.off)
+            and self.a_in_tmem == other.a_in_tmem
+            and left == right
+            and self.b & high == other.b & high
+        )
+
+
 class TensorPipe:
     """What one warp has asked of the fifth-generation tensor core: MMAs and commits, in order."""
 
     def __init__(self, w: Warp):
         self.warp = w
         self.pipe = Pipe(w.cluster, f"tcgen05 of {w.name()}")
-        self.batch: list[tuple] = []
+        self.batch: list[Step] = []
         self.clock = 1  # of the MMAs since the last commit
         self.seen: np.ndarray | None = None  # the issuer's clock at its last MMA
 
@@ -406,8 +441,14 @@ def _tensor_pipe(w: Warp) -> TensorPipe:
 
 
 @op
-def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=None, mask=None):
-    """``tcgen05.mma.kind::f16`` with A and B in shared memory: queue one k16 step."""
+def tcgen05_mma(
+    w: Warp, d, a, b, idesc, accumulate, group: int = 1, mask=None, a_in_tmem=False, off=()
+) -> None:
+    """``tcgen05.mma.kind::f16``: queue one k16 step, ``D (+)= A @ B``.
+
+    ``a`` is the descriptor of A in shared memory or, with ``a_in_tmem``, its address in tensor
+    memory; ``off`` is the disable-output-lane vector, 32 lanes a word.
+    """
     if mask is not None and int(np.sum(mask)) == 0:
         return
     threads = w.active if mask is None else int(np.sum(mask))
@@ -421,27 +462,25 @@ def tcgen05_mma(w: Warp, d, a, b, idesc, accumulate, group: int = 1, lanes_off=N
         )
         raise Stop
     pipe = _tensor_pipe(w)
-    values = (
+    what = "a tensor-memory address" if a_in_tmem else "a descriptor"
+    off = tuple(int(uniform(w, word, "a lane mask")) & 0xFFFFFFFF for word in off)
+    step = Step(
         int(uniform(w, d, "a tensor-memory address")),
-        int(uniform(w, a, "a descriptor")),
+        int(uniform(w, a, what)),
         int(uniform(w, b, "a descriptor")),
         int(uniform(w, idesc, "an instruction descriptor")),
         bool(uniform(w, accumulate, "the accumulate flag")),
+        w.s,
+        w.release() if w.checks else None,  # the commit publishes it; what comes next comes after
+        pipe.clock,
+        group,
+        a_in_tmem,
+        off if any(off) else (),
     )
-    if pipe.batch:
-        last = pipe.batch[-1]
-        same = (last[0], last[3], last[5], last[8]) == (values[0], values[3], w.s, group)
-        high = ~((1 << 14) - 1)
-        same = (
-            same
-            and (last[1] & high) == (values[1] & high)
-            and (last[2] & high) == (values[2] & high)
-        )
-        if not same or not values[4] or len(pipe.batch) >= 16:
-            pipe.flush()
-    if w.checks:
-        pipe.seen = w.release()  # the commit publishes it; what this warp does next comes after
-    pipe.batch.append((*values, w.s, pipe.seen, pipe.clock, group))
+    if pipe.batch and (len(pipe.batch) >= 16 or not pipe.batch[-1].continued_by(step)):
+        pipe.flush()
+    pipe.seen = step.seen
+    pipe.batch.append(step)
     w.open = pipe
     w.machine.count("mma_instructions")
 
@@ -459,74 +498,178 @@ def _shape_rule(form: descriptors.Instruction, group: int) -> None:
 
 
 class Place:
-    """Where a CTA's part of a product lies in tensor memory: lanes (of the shadow, by 16) and
-    columns, and the view of the 128 x 512 floats that receives it."""
+    """Where a CTA's part of D lies in tensor memory (PTX ISA, "Data Path Layout Organization").
 
-    def __init__(self, form: descriptors.Instruction, group: int, column: int):
+    ``lanes`` are the lanes that are written, by 16 as the shadow has them; ``column`` and
+    ``columns`` the columns; ``lane`` is the first lane (Layout F takes 0 or 16).
+    """
+
+    def __init__(
+        self,
+        form: descriptors.Instruction,
+        group: int,
+        column: int,
+        lane: int = 0,
+        off: tuple[int, ...] = (),
+    ):
         rows = form.m // group
         self.columns = form.n // 2 if (group, form.m) == (2, 128) else form.n
-        self.column = column
-        self.lanes = slice(0, 8, 2) if rows == 64 and group == 1 else slice(0, 8)
+        self.column, self.lane = column, lane
         self.group, self.m, self.n = group, form.m, form.n
+        self.half = rows == 64 and group == 1  # Layout F
+        self.lanes: Any = slice(lane // 16, 8, 2) if self.half else slice(0, 8)
+        self.kept: np.ndarray | None = None  # which lanes, in the order of shaped(), are written
+        if off:
+            bits = np.array(off, dtype=np.uint32)[:, None] >> np.arange(32, dtype=np.uint32) & 1
+            on = bits.reshape(-1) == 0
+            numbers = self.numbers()
+            self.kept = on[numbers]
+            self.lanes = np.unique(numbers[self.kept] // 16)
 
-    def box(self) -> tuple[slice, slice]:
+    def numbers(self) -> np.ndarray:
+        """The lane of each row of :meth:`flat`."""
+        if self.half:
+            return (32 * np.arange(4)[:, None] + self.lane + np.arange(16)).reshape(-1)
+        return np.arange(128)
+
+    def box(self) -> tuple[Any, slice]:
         return self.lanes, slice(self.column, self.column + self.columns)
 
-    def target(self, floats: np.ndarray) -> np.ndarray:
+    def target(self, data: np.ndarray) -> np.ndarray:
         """The part of tensor memory, in the shape that :meth:`shaped` gives a product."""
-        window = floats[:, self.column : self.column + self.columns]
-        if self.group == 1 and self.m == 64:
-            # Layout F: rows 16i..16i+15 lie in lanes 32i..32i+15
-            return floats.reshape(4, 32, COLUMNS)[:, :16, self.column : self.column + self.n]
-        return window
+        if self.half:  # Layout F: rows 16i..16i+15 lie in lanes 32i..32i+15, or 16 further on
+            apart = data.reshape(4, 32, COLUMNS)
+            return apart[:, self.lane : self.lane + 16, self.column : self.column + self.n]
+        return data[:, self.column : self.column + self.columns]
 
     def shaped(self, product: np.ndarray) -> np.ndarray:
-        """A CTA's rows of the product, arranged as :meth:`target` is (PTX ISA, tcgen05 data path
-        layouts)."""
-        if self.group == 1 and self.m == 64:
+        """A CTA's rows of the product, arranged as :meth:`target` is."""
+        if self.half:
             return product.reshape(4, 16, self.n)
         if self.group == 2 and self.m == 128:
             # Layout B: the left half of the columns in lanes 0-63, the right half in 64-127
             return np.concatenate([product[:, : self.columns], product[:, self.columns :]])
         return product
 
+    def put(self, data: np.ndarray, part: np.ndarray) -> None:
+        """Write a part that is shaped, but for the lanes that are off."""
+        target = self.target(data)
+        if self.kept is not None:
+            kept = self.kept.reshape(part.shape[:-1])
+            target[kept] = part[kept]
+        else:
+            target[...] = part
 
-def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
+
+@dataclass
+class TmemOperand:
+    """Operand A in tensor memory: two 16-bit elements a column, the even k in the low half.
+
+    A row of A lies in the lane in which its row of D lies (PTX ISA, "Data Path Layout
+    Organization"); with M = 128 over a pair of CTAs each CTA's 64 rows lie twice, in lanes 0-63 for
+    the left half of D's columns and in lanes 64-127 for the right half.
+    """
+
+    columns: np.ndarray  # of successive k16 steps, 8 each
+    lane: int
+    half: bool  # Layout F: 16 lanes of each 32
+    twice: bool
+
+    def lanes(self) -> slice:
+        return slice(self.lane // 16, 8, 2) if self.half else slice(0, 8)
+
+    def bits(self, tmem: Tmem) -> np.ndarray:
+        """The bit patterns ``[rows, k]`` (uint16); 128 rows where the 64 lie twice."""
+        words = tmem.data[:, self.columns]
+        if self.half:
+            words = words.reshape(4, 32, -1)[:, self.lane : self.lane + 16].reshape(64, -1)
+        return np.ascontiguousarray(words).view(np.uint16)
+
+
+def _lane_of(w: Warp, address: int, half: bool, what: str, site: int) -> int:
+    """The first lane that an operand's address names: 0, in layouts of 64 lanes also 16."""
+    lane = address >> 16
+    if lane == 0 or (half and lane == 16):
+        return lane
+    w.machine.report(
+        "misaligned",
+        w,
+        f"{what} starts at lane {lane} of tensor memory; it takes "
+        + ("lane 0 or 16" if half else "all lanes from 0 on"),
+        memory=f"tensor memory, lane {lane}",
+        fix="pass the address that tcgen05.alloc gave plus a column offset",
+        site=site,
+    )
+    raise Stop
+
+
+def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
     """Check a batch of k16 steps, ``D (+)= A @ B.T`` in tensor memory; returns what computes it.
 
     With ``cta_group::2`` each CTA of the pair holds half of A's rows, half of B's, and half of D's.
     """
-    site = batch[0][5]
-    d, _, _, ibits, accumulate, _, seen, clock_value, group = batch[0]
+    head = batch[0]
+    site, group, accumulate, seen = head.site, head.group, head.accumulate, head.seen
     try:
-        form = descriptors.instruction(ibits)
-        left = [descriptors.tcgen05_matrix(entry[1]) for entry in batch]
-        right = [descriptors.tcgen05_matrix(entry[2]) for entry in batch]
+        form = descriptors.instruction(head.idesc)
         _shape_rule(form, group)
+        left = [] if head.a_in_tmem else [descriptors.tcgen05_matrix(step.a) for step in batch]
+        right = [descriptors.tcgen05_matrix(step.b) for step in batch]
+        if head.a_in_tmem and form.transpose_a:
+            raise descriptors.DescriptorError(
+                "the instruction descriptor asks for a transposed A, which lies in tensor memory: "
+                "there A is K-major"
+            )
     except descriptors.DescriptorError as error:
         raise bad_descriptor(w, error, site) from None
-    count_product(w, form.m, form.n, len(batch))
     ctas = [w.cta] if group == 1 else sorted((w.cta, _peer(w, w.rank)), key=lambda c: c.rank)
-    rows_a, ta = descriptors.operand_rows(left, form.m // group, form.transpose_a)
     rows_b, tb = descriptors.operand_rows(right, form.n // group, form.transpose_b)
     what = f"tcgen05.mma ({form.m}x{form.n}x{16 * len(batch)})"
-    place = Place(form, group, d & 0xFFFF)
-    column, columns = place.column, place.columns
+    half = group == 1 and form.m == 64
+    lane = _lane_of(w, head.d, half, f"D of {what}", site)
+    column = head.d & 0xFFFF
+    places = [
+        Place(form, group, column, lane, head.off[4 * i : 4 * i + 4]) for i in range(len(ctas))
+    ]
+    columns = places[0].columns
+    in_tmem: TmemOperand | None = None
+    rows_a, ta = np.empty(0, dtype=np.int64), False
+    if head.a_in_tmem:
+        if _lane_of(w, head.a, half, f"A of {what}", site) != lane:
+            raise bad_descriptor(w, descriptors.DescriptorError(LANE_RULE), site)
+        starts = np.array([step.a & 0xFFFF for step in batch])
+        in_tmem = TmemOperand(
+            (starts[:, None] + np.arange(8)).reshape(-1), lane, half, (group, form.m) == (2, 128)
+        )
+        count_product(w, form.m, form.n, len(batch), registers=True)
+    else:
+        rows_a, ta = descriptors.operand_rows(left, form.m // group, form.transpose_a)
+        count_product(w, form.m, form.n, len(batch))
     agent = w.unit["tcgen05"]
-    for cta in ctas:
-        out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
+    for cta, place in zip(ctas, places, strict=True):
+        if in_tmem is None:
+            out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
         out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
         known = w.clock[0] if seen is None else seen[0]
         tmem = _tmem_columns(w, cta, column, columns, what, site, agent, known)
+        for step in batch if in_tmem is not None else ():
+            _tmem_columns(w, cta, step.a & 0xFFFF, 8, f"A of {what}", site, agent, known)
         if not w.checks:
             continue
         assert seen is not None  # checks are on
         clock = seen.copy()
-        clock[:, agent] = clock_value  # one pipe's MMAs are done in order
-        now = stamp(agent, clock_value)
-        access.async_read(w, cta, rows_a, clock, agent, now, site, f"operand A of {what}")
+        clock[:, agent] = head.clock  # one pipe's MMAs are done in order
+        now = stamp(agent, head.clock)
+        if in_tmem is None:
+            access.async_read(w, cta, rows_a, clock, agent, now, site, f"operand A of {what}")
+        else:
+            for step in batch:
+                _check_tmem_operand(w, cta, step, in_tmem.lanes(), clock[0], what)
         access.async_read(w, cta, rows_b, clock, agent, now, site, f"operand B of {what}")
-        if accumulate and not tmem.shadow.writer[place.box()].all():
+        if place.kept is not None and not place.kept.any():
+            continue
+        box = place.box()
+        if accumulate and not tmem.shadow.writer[box].all():
             w.machine.report(
                 "uninitialised-read",
                 w,
@@ -536,7 +679,6 @@ def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
                 fix="let the first product of a tile overwrite: accum=False (enable-input-d false)",
                 site=site,
             )
-        box = place.box()
         _tmem_check(
             w, cta, place.lanes, column, columns, clock[0], site, what, agent, "write", accumulate
         )
@@ -549,23 +691,103 @@ def _product(w: Warp, batch: list[tuple]) -> Callable[[], None]:
 
     def compute() -> None:
         if w.machine.trace is not None:
-            operands = [(rows_a, ta, form.a), (rows_b, tb, form.b)]
-            note(w, site, what, (ctas[0].index, column), accumulate, ctas, *operands)
-        a = [decode(cta, rows_a, ta, form.a) for cta in ctas]
-        b = [decode(cta, rows_b, tb, form.b) for cta in ctas]
-        product = a[0] @ b[0].T if group == 1 else np.concatenate(a) @ np.concatenate(b).T
+            where = (ctas[0].index, column, lane)
+            operands = [in_tmem or (rows_a, ta, form.a), (rows_b, tb, form.b)]
+            _note(w, site, what, where, accumulate, ctas, form.a, *operands)
+        if in_tmem is None:
+            a = [decode(cta, rows_a, ta, form.a) for cta in ctas]
+        else:
+            a = [to_f32(_typed(in_tmem.bits(tmem_of(cta)), form.a), form.a) for cta in ctas]
+        b = np.concatenate([decode(cta, rows_b, tb, form.b) for cta in ctas])
         if form.negate_a != form.negate_b:
-            product = -product
-        half = form.m // group
-        for i, cta in enumerate(ctas):
-            target = place.target(tmem_of(cta).floats)
-            part = place.shaped(product[i * half : (i + 1) * half])
-            if accumulate:
-                np.add(target, part, out=target)
-            else:
-                target[...] = part
+            b = -b
+        for part, cta, place in zip(a, ctas, places, strict=True):
+            _multiply(tmem_of(cta), place, part, b, accumulate, form.d)
 
     return compute
+
+
+LANE_RULE = (
+    "A and D start at different lanes of tensor memory: layouts that use 64 lanes take the same "
+    "lanes for both"
+)
+
+
+def _typed(bits: np.ndarray, dtype: str) -> np.ndarray:
+    return bits if dtype == "bfloat16" else bits.view(np.float16)
+
+
+def _multiply(tmem: Tmem, place: Place, a, b, accumulate: bool, dtype: str) -> None:
+    """Write ``(D +) a @ b.T`` of one CTA; ``a`` float32 ``[rows, k]``, ``b`` ``[n, k]``.
+
+    Sums are accumulated in float32; a float16 D is rounded after each step of 16.
+    """
+    if dtype == "float32":
+        product = _rows_by_columns(place, a, b)
+        if accumulate:
+            product = place.target(tmem.floats) + product
+        place.put(tmem.floats, product)
+        return
+    held = place.target(tmem.data).astype(np.uint16).view(np.float16)
+    for k in range(0, a.shape[1], 16):
+        product = _rows_by_columns(place, a[:, k : k + 16], b[:, k : k + 16])
+        if accumulate or k:
+            product = held.astype(np.float32) + product
+        held = f32_to_f16(product)
+    place.put(tmem.data, held.view(np.uint16).astype(np.uint32) | UPPER_HALF)
+
+
+def _rows_by_columns(place: Place, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A CTA's part of a product, shaped as its place is."""
+    if a.shape[0] == 2 * (
+        place.m // place.group
+    ):  # a row's copies serve a half of the columns each
+        rows, n = a.shape[0] // 2, b.shape[0] // 2
+        return np.concatenate([a[:rows] @ b[:n].T, a[rows:] @ b[n:].T])
+    return place.shaped(a @ b.T)
+
+
+def _check_tmem_operand(w: Warp, cta: Cta, step: Step, lanes, clock, what: str) -> None:
+    """Check and record that a step reads its 8 columns of A."""
+    tmem, agent, column = tmem_of(cta), w.unit["tcgen05"], step.a & 0xFFFF
+    box = (lanes, slice(column, column + 8))
+    shadow, site = tmem.shadow, step.site
+    bad = shadow.writer[box] == 0
+    if bad.any():
+        w.machine.report(
+            "uninitialised-read",
+            w,
+            f"operand A of {what} is read from tensor-memory columns {column} to {column + 7}, in "
+            "which nothing has been written",
+            memory=f"tensor memory, columns {column}-{column + 7}",
+            fix="write A first (tcgen05.st, tcgen05.wait::st), and order that before the MMA",
+            site=site,
+            unless=lambda: site in w.machine.raced and bool(shadow.writer[box][bad].all()),
+        )
+    _tmem_check(w, cta, lanes, column, 8, clock, site, f"operand A of {what}", agent, "read")
+    shadow.reader(agent)[box] = stamp(agent, step.clock, site)
+    tmem.unread[box] = False
+
+
+def _note(w: Warp, site: int, what: str, where, accumulate, ctas, dtype, left, right) -> None:
+    """Note a product for :mod:`.provenance`; ``left`` may lie in tensor memory."""
+    if not isinstance(left, TmemOperand):
+        note(w, site, what, where, accumulate, ctas, left, right)
+        return
+    from mlsys_gpu.sim.machine.provenance import Product
+
+    rows_b, tb, dtype_b = right
+    a = np.concatenate([left.bits(tmem_of(cta)) for cta in ctas])
+    b = np.concatenate([operand_bits(cta, rows_b, tb) for cta in ctas])
+    places_b = np.concatenate([rows_b + (cta.rank << memory.RANK_BITS) for cta in ctas])
+    places_a = np.arange(a.shape[0])[:, None]  # every row has a lane of its own
+    assert w.machine.trace is not None
+    w.machine.trace.append(
+        Product(
+            w, site, what, where, accumulate, a, b, (places_a, places_b), (False, tb),
+            (dtype, dtype_b),
+        )
+    )  # fmt: skip
 
 
 @op
@@ -937,3 +1159,13 @@ def _tmem_end(cta: Cta) -> None:
 
 EXIT_HOOKS.append(_tcgen05_exit)
 END_HOOKS.append(_tmem_end)
+
+
+@op
+def tcgen05_fence_before(w: Warp) -> None:
+    """``tcgen05.fence::before_thread_sync``."""
+
+
+@op
+def tcgen05_fence_after(w: Warp) -> None:
+    """``tcgen05.fence::after_thread_sync``."""
