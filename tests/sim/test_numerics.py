@@ -241,7 +241,8 @@ def test_instruction_descriptor():
     [
         (instruction(a=2), "formats 2"),
         (instruction(b=5), "and 5"),
-        (instruction(d=0), "accumulator format 0"),
+        (instruction(d=0), "F16 accumulator"),
+        (instruction(d=2), "accumulator format 2"),
         (instruction(more=1 << 2), "sparse"),
         (instruction(more=1 << 3), "reserved"),
         (instruction(more=1 << 6), "reserved"),
