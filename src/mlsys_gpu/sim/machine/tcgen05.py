@@ -44,7 +44,6 @@ from mlsys_gpu.sim.machine.operands import (
     decode,
     discarded,
     note,
-    operand_bits,
     out_of_shared,
 )
 
@@ -692,8 +691,11 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
     def compute() -> None:
         if w.machine.trace is not None:
             where = (ctas[0].index, column, lane)
-            operands = [in_tmem or (rows_a, ta, form.a), (rows_b, tb, form.b)]
-            _note(w, site, what, where, accumulate, ctas, form.a, *operands)
+            first: Any = (rows_a, ta, form.a)
+            if in_tmem is not None:
+                bits = [in_tmem.bits(tmem_of(cta)) for cta in ctas]
+                first = (np.concatenate(bits), None, form.a)
+            note(w, site, what, where, accumulate, ctas, first, (rows_b, tb, form.b))
         if in_tmem is None:
             a = [decode(cta, rows_a, ta, form.a) for cta in ctas]
         else:
@@ -767,27 +769,6 @@ def _check_tmem_operand(w: Warp, cta: Cta, step: Step, lanes, clock, what: str) 
     _tmem_check(w, cta, lanes, column, 8, clock, site, f"operand A of {what}", agent, "read")
     shadow.reader(agent)[box] = stamp(agent, step.clock, site)
     tmem.unread[box] = False
-
-
-def _note(w: Warp, site: int, what: str, where, accumulate, ctas, dtype, left, right) -> None:
-    """Note a product for :mod:`.provenance`; ``left`` may lie in tensor memory."""
-    if not isinstance(left, TmemOperand):
-        note(w, site, what, where, accumulate, ctas, left, right)
-        return
-    from mlsys_gpu.sim.machine.provenance import Product
-
-    rows_b, tb, dtype_b = right
-    a = np.concatenate([left.bits(tmem_of(cta)) for cta in ctas])
-    b = np.concatenate([operand_bits(cta, rows_b, tb) for cta in ctas])
-    places_b = np.concatenate([rows_b + (cta.rank << memory.RANK_BITS) for cta in ctas])
-    places_a = np.arange(a.shape[0])[:, None]  # every row has a lane of its own
-    assert w.machine.trace is not None
-    w.machine.trace.append(
-        Product(
-            w, site, what, where, accumulate, a, b, (places_a, places_b), (False, tb),
-            (dtype, dtype_b),
-        )
-    )  # fmt: skip
 
 
 @op
