@@ -36,6 +36,7 @@ CODES = {
     "tmem-lane-quarter": "a warp addressed tensor-memory lanes of another warp's quarter",
     "divergent-collective": "a warp-wide instruction was reached by a part of the warp",
     "cluster-exit": "a CTA may end while another still uses its shared memory",
+    "setmaxnreg-budget": "warps ask for more registers than the CTA has, or not together",
     "clc-protocol": "cluster launch control used against its protocol",
     "descriptor": "a matrix or instruction descriptor that the instruction cannot take",
     "wrong-operand": "the tensor core multiplied elements that do not belong together",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlsys_gpu.sim.frontend.families import _active
+from mlsys_gpu.sim.frontend.families import _active, _collective
 from mlsys_gpu.sim.frontend.table import row
 from mlsys_gpu.sim.frontend.values import Value
 
 
 @row("ptx.setmaxnreg")
 def setmaxnreg(t: Any, call: Any) -> None:
-    """Moves registers between warpgroups; the simulator's registers are not counted."""
+    """Moves registers between warps; what the CTA has at launch, the kernel's attributes say."""
+    attrs = t.lowered.device.attrs
+    names = ("tirx.launch_bounds_min_blocks_per_sm", "tirx.max_registers")
+    bounds = ", ".join(str(int(attrs[name])) if name in attrs else "None" for name in names)
+    action, count = call.mods["action"], t.expr(call.one("nreg")).code
+    _collective(t, f"setmaxnreg.{action}")
+    t.blocking(f'setmaxnreg(w, "{action}", {count}, {bounds}{t.mask()})')
 
 
 @row("ptx.clusterlaunchcontrol_try_cancel")

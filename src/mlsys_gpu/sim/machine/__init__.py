@@ -15,6 +15,7 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     compute,
     lanes,
     memory,
+    registers,
     tcgen05,
     wgmma,
 )

@@ -396,11 +396,10 @@ class Cluster:
         for warp in warps:
             if warp.waiting is not None and warp.waiting.missed is not None:
                 warp.waiting.missed()
-        first = min(warps, key=lambda w: (w.waiting is None or w.waiting.kind != "mbarrier", w.id))
+        first = min(warps, key=_accused)
         described = first.waiting.describe() if first.waiting else ""
-        short = _short_of_bytes(first)
         machine.report(
-            "tx-count" if short else "deadlock",
+            _deadlock_code(first),
             first,
             f"{len(warps)} warp{'s wait' if len(warps) != 1 else ' waits'} for ever; "
             f"{first.name()} {described}",
@@ -423,6 +422,10 @@ DEADLOCK_FIXES = {
     "barrier": "let every thread that the barrier counts reach it, on every path",
     "wgmma": "let all four warps of the warpgroup reach the same wgmma instructions",
     "tcgen05.alloc": "give back tensor memory (tcgen05.dealloc) before asking for more",
+    "setmaxnreg": (
+        "ask for no more than the CTA owns: lower the registers of the warpgroups that need few "
+        "(setmaxnreg.dec) before, or ask for fewer"
+    ),
 }
 
 #: Where the ISA's text is read in more than one way: each rule's name, and its readings with what
@@ -467,6 +470,18 @@ DONE = object()
 #: Called with each warp that exits, and with each CTA when all of its work has ended.
 EXIT_HOOKS: list[Callable[[Warp], None]] = []
 END_HOOKS: list[Callable[[Cta], None]] = []
+
+
+def _accused(warp: Warp) -> tuple[int, int]:
+    """Order of waiting warps by what a deadlock is most likely due to."""
+    kind = warp.waiting.kind if warp.waiting else ""
+    return {"setmaxnreg": 0, "mbarrier": 1}.get(kind, 2), warp.id
+
+
+def _deadlock_code(first: Warp) -> str:
+    if first.waiting is not None and first.waiting.kind == "setmaxnreg":
+        return "setmaxnreg-budget"
+    return "tx-count" if _short_of_bytes(first) else "deadlock"
 
 
 def _short_of_bytes(warp: Warp) -> bool:
