@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlsys_gpu import lowering
+from mlsys_gpu import lowering, parameters
 from mlsys_gpu.kernels import gemm
 from mlsys_gpu.kernels.gemm import step
 
@@ -118,16 +118,31 @@ def test_what_is_no_kernel(what):
         lowering.lower(what)
 
 
-def test_shapes_must_be_known():
+def test_scalars_and_open_shapes():
     @T.prim_func
-    def kernel(n: T.int32, X: T.Buffer((64,), "int32")):
+    def kernel(a: T.handle, b: T.handle, n: T.int32, scale: T.float32):
+        m = T.int32()
+        A = T.match_buffer(a, (m, n), "float32")
+        B = T.match_buffer(b, (m * 2,), "float32")
         T.device_entry()
-        cta = T.cta_id([1])
-        tid = T.thread_id([64])
-        X[tid] = n
+        cta = T.cta_id([(m + 127) // 128])
+        tid = T.thread_id([128])
+        B[cta * 128 + tid] = A[cta, tid] * scale
 
-    with pytest.raises(lowering.LoweringError, match="parameter n"):
-        lowering.lower(kernel)
+    lowered = lowering.lower(kernel)
+    assert [(p.name, p.shape, p.dtype) for p in lowered.params] == [
+        ("A", ("m", "n"), "float32"),
+        ("B", ("(m * 2)",), "float32"),
+        ("n", None, "int32"),
+        ("scale", None, "float32"),
+    ]
+    assert [p.kind for p in lowered.params] == ["tensor", "tensor", "scalar", "scalar"]
+    extent, *rest = lowered.launch.grid
+    assert parameters.evaluate(extent, {"d0_0": 300, "d0_1": 5, "a2": 5}) == 3
+    assert rest == [1, 1]
+    assert ("scalar", "a3", "float32") in lowered.arguments
+    with pytest.raises(lowering.LoweringError, match="depends on the kernel's arguments"):
+        lowered.launch.ctas
 
 
 def test_tvms_own_message_comes_along(monkeypatch):

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from mlsys_gpu.kernels import gemm
     from mlsys_gpu.launch import run, simulate
     from mlsys_gpu.sim import Report
+    from mlsys_gpu.tensormap import TensorMap
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Report",
+    "TensorMap",
     "__version__",
     "benchmark",
     "check",
@@ -52,6 +54,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "inspect": ("mlsys_gpu.artifacts", "inspect"),
     "check": ("mlsys_gpu.grading", "check"),
     "Report": ("mlsys_gpu.sim", "Report"),
+    "TensorMap": ("mlsys_gpu.tensormap", "TensorMap"),
     "sim": ("mlsys_gpu.sim", None),
     "viz": ("mlsys_gpu.viz", None),
     "kernels": ("mlsys_gpu.kernels", None),

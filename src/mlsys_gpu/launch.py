@@ -9,14 +9,19 @@ on disk under the content of what it compiled, where :mod:`mlsys_gpu.artifacts` 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlsys_gpu import device
-from mlsys_gpu.lowering import Param, arch_of, parameters
+from mlsys_gpu import parameters as call
+from mlsys_gpu.lowering import arch_of, parameters
+from mlsys_gpu.parameters import ArgumentError, Param
+from mlsys_gpu.tensormap import TensorMap, decode, provide_encoder
 
 if TYPE_CHECKING:
     from mlsys_gpu.sim import Report
@@ -25,8 +30,9 @@ ALIGNMENT = 16
 """Bytes that a tensor's address on the GPU is a multiple of: what vector loads and TMA need."""
 
 
-class ArgumentError(ValueError):
-    """An array that the kernel cannot take; the sentence names the value and the rule."""
+# host code that encodes tensor maps may run before anything else of ours does
+if "tvm" in sys.modules:
+    provide_encoder()
 
 
 # ------------------------------------------------------------------------------------- arguments
@@ -115,50 +121,131 @@ def _params(kernel: Any) -> tuple[Param, ...]:
     if params is None:
         raise ArgumentError(f"a kernel is a TIRx PrimFunc, got {type(kernel).__name__}")
     if hasattr(kernel, "source"):  # the simulator's Program, whose values are JSON's
-        return tuple(Param(name, tuple(shape), dtype) for name, shape, dtype in params)
+        return tuple(
+            Param(name, None if shape is None else tuple(shape), dtype)
+            for name, shape, dtype in params
+        )
     if hasattr(kernel, "launch"):  # Lowered
         return params
     return parameters(kernel)
 
 
-def _checked(kernel: Any, arrays: Sequence[Any]) -> list[_Argument]:
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a call: each parameter with what was given for it."""
+
+    params: tuple[Param, ...]
+    #: An :class:`_Argument` for arrays, else the value itself: a number, a map, None.
+    values: tuple[Any, ...]
+
+    @property
+    def arrays(self) -> list[tuple[Param, _Argument]]:
+        """The arrays, with their parameters."""
+        pairs = zip(self.params, self.values, strict=True)
+        return [(p, v) for p, v in pairs if isinstance(v, _Argument)]
+
+    @property
+    def output(self) -> int | None:
+        """The position of the last array: the output."""
+        found = [i for i, v in enumerate(self.values) if isinstance(v, _Argument)]
+        return found[-1] if found else None
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU that the arrays, or where there are none the tensor maps' arrays, are on."""
+        for value in self.values:
+            if isinstance(value, _Argument):
+                return value.gpu
+        for value in self.values:
+            owner = value.memory.owner if isinstance(value, TensorMap) else None
+            if owner is not None and getattr(owner, "is_cuda", False):
+                return owner.get_device()
+        return None
+
+    def simulated(self) -> list[Any]:
+        """The arguments for the simulator: NumPy views of the arrays' memory."""
+        return [
+            v.as_numpy(p.dtype if p.kind == "tensor" else v.dtype)
+            if isinstance(v, _Argument)
+            else v
+            for p, v in zip(self.params, self.values, strict=True)
+        ]
+
+    def compiled(self) -> list[Any]:
+        """The arguments for a compiled kernel: tensors, numbers, pointers to encoded maps."""
+        return [
+            v.array if isinstance(v, _Argument) else v.encode() if isinstance(v, TensorMap) else v
+            for v in self.values
+        ]
+
+
+def _checked(kernel: Any, given: Sequence[Any]) -> _Call:
     """Look at all arguments of a call.
 
-    The last parameter is the output: it must be writable.
+    The last array is the output: it must be writable.
 
     Raises:
-        ArgumentError: for the first array that breaks a rule.
+        ArgumentError: for the first argument that breaks a rule.
     """
     name, params = _name(kernel), _params(kernel)
-    if len(arrays) != len(params):
+    if len(given) != len(params):
         names = ", ".join(p.name for p in params)
-        raise ArgumentError(f"{name} takes {len(params)} arrays ({names}), got {len(arrays)}")
-    arguments = []
-    for param, array in zip(params, arrays, strict=True):
+        what = "arrays" if all(p.kind == "tensor" for p in params) else "arguments"
+        raise ArgumentError(f"{name} takes {len(params)} {what} ({names}), got {len(given)}")
+    values = []
+    for param, value in zip(params, given, strict=True):
         label = f"{name}: {param.name}"
-        argument = _Argument.of(array, label)
-        _check_one(param, argument, label)
-        arguments.append(argument)
-    places = {argument.place for argument in arguments}
+        if param.kind == "scalar":
+            values.append(call.scalar(value, param.dtype, label))
+        elif param.kind == "map":
+            values.append(_map(value, label))
+        elif param.kind == "pointer" and value is None:
+            values.append(None)
+        else:
+            argument = _Argument.of(value, label)
+            _check_one(param, argument, label)
+            values.append(argument)
+    checked = _Call(params, tuple(values))
+    try:
+        call.match(
+            params,
+            [
+                v.shape if p.kind == "tensor" and isinstance(v, _Argument) else None
+                for p, v in zip(params, values, strict=True)
+            ],
+            {p.name: v for p, v in zip(params, values, strict=True) if p.kind == "scalar"},
+        )
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from None
+    places = {argument.place for _, argument in checked.arrays}
     if len(places) > 1:
-        where = ", ".join(f"{p.name} on {a.place}" for p, a in zip(params, arguments, strict=True))
+        where = ", ".join(f"{p.name} on {a.place}" for p, a in checked.arrays)
         raise ArgumentError(f"{name}: all arrays must be in one place, got {where}")
-    if arguments and not arguments[-1].writable:
-        raise ArgumentError(f"{name}: the output {params[-1].name} is read-only")
-    return arguments
+    if checked.output is not None and not values[checked.output].writable:
+        raise ArgumentError(f"{name}: the output {params[checked.output].name} is read-only")
+    return checked
+
+
+def _map(value: Any, label: str) -> Any:
+    """A tensor map as the simulator and the GPU take it: what was encoded here, or a pointer."""
+    found = decode(value)
+    if found is not None:
+        return found
+    if isinstance(value, (ctypes.c_void_p, int)) and not isinstance(value, bool):
+        return value  # the driver may have encoded it; the simulator refuses what it cannot read
+    what = "None" if value is None else f"a {type(value).__name__}"
+    raise ArgumentError(f"{label} is {what}, but must be a tensor map (mlsys_gpu.TensorMap)")
 
 
 def _check_one(param: Param, argument: _Argument, label: str) -> None:
-    if 0 in argument.shape:
-        raise ArgumentError(
-            f"{label} has shape {argument.shape} and so no elements; the kernel is built for "
-            f"{param.shape}"
-        )
+    if 0 in argument.shape and not param.symbolic:
+        built = f"; the kernel is built for {param.shape}" if param.shape is not None else ""
+        raise ArgumentError(f"{label} has shape {argument.shape} and so no elements{built}")
     # uint16 holds the bits of a bfloat16 where NumPy lacks the type
     raw_bits = param.dtype == "bfloat16" and argument.dtype == "uint16"
-    if argument.dtype != param.dtype and not raw_bits:
+    if param.kind == "tensor" and argument.dtype != param.dtype and not raw_bits:
         raise ArgumentError(f"{label} has dtype {argument.dtype}, but must have {param.dtype}")
-    if argument.shape != param.shape:
+    if param.kind == "tensor" and not param.symbolic and argument.shape != param.shape:
         raise ArgumentError(
             f"{label} has shape {argument.shape}, but the kernel is built for {param.shape}"
         )
@@ -186,9 +273,12 @@ def simulate(
 
     Args:
         kernel: any TIRx ``PrimFunc``, or a handle that the simulator compiled from one.
-        arrays: NumPy arrays or torch CPU tensors, one for each parameter, row-major. bfloat16 is
-            ``torch.bfloat16``, ml_dtypes' ``bfloat16``, or its bits as ``uint16``. The last is
-            the output, which is filled in place.
+        arrays: one argument for each parameter, in order. For tensors NumPy arrays or torch CPU
+            tensors, row-major; bfloat16 is ``torch.bfloat16``, ml_dtypes' ``bfloat16``, or its
+            bits as ``uint16``; symbolic dimensions get their values from the arrays' shapes. For
+            scalars Python's or NumPy's numbers. For tensor maps :class:`mlsys_gpu.TensorMap`, or a
+            pointer to one that the host encoded (:func:`mlsys_gpu.tensormap.host_encoding`). For
+            raw pointers arrays, or None. What the kernel writes is filled in place.
         schedule: when asynchronous effects land: ``"eager"`` (at once), ``"lazy"`` (as late as is
             legal) or ``"seeded"`` (anywhere between, drawn from ``schedule_seed``).
         schedule_seed: seed of the schedule.
@@ -198,18 +288,17 @@ def simulate(
         The report: ``.ok``, ``.findings``, counters.
 
     Raises:
-        ArgumentError: an array that the kernel cannot take, before anything runs.
+        ArgumentError: an argument that the kernel cannot take, before anything runs.
     """
-    arguments = _checked(kernel, arrays)
-    if any(a.gpu is not None for a in arguments):
+    checked = _checked(kernel, arrays)
+    if checked.gpu is not None:
         raise ArgumentError(
             f"{_name(kernel)}: the simulator takes CPU arrays, got tensors on "
-            f"{arguments[0].place}; pass A.cpu() and so on, or run on the GPU with mg.run"
+            f"cuda:{checked.gpu}; pass A.cpu() and so on, or run on the GPU with mg.run"
         )
-    views = [a.as_numpy(p.dtype) for a, p in zip(arguments, _params(kernel), strict=True)]
     simulator = importlib.import_module("mlsys_gpu.sim")
     return simulator.simulate(
-        kernel, *views, schedule=schedule, schedule_seed=schedule_seed, checks=checks
+        kernel, *checked.simulated(), schedule=schedule, schedule_seed=schedule_seed, checks=checks
     )
 
 
@@ -329,11 +418,11 @@ def run(kernel: Any, *arrays: Any) -> Report | GpuRun:
         :class:`GpuRun`.
 
     Raises:
-        ArgumentError: an array that the kernel cannot take, before anything runs.
+        ArgumentError: an argument that the kernel cannot take, before anything runs.
         ArchitectureMismatch: CUDA tensors on a GPU of another architecture than the kernel's.
     """
-    arguments = _checked(kernel, arrays)
-    gpu = arguments[0].gpu if arguments else None
+    checked = _checked(kernel, arrays)
+    gpu = checked.gpu
     if gpu is None:
         return simulate(kernel, *arrays)
     import torch
@@ -341,7 +430,7 @@ def run(kernel: Any, *arrays: Any) -> Report | GpuRun:
     on = device.devices()[gpu]
     device.refuse_other_architecture(_name(kernel), arch_of(kernel), on)
     with torch.cuda.device(gpu):
-        compile_for_gpu(kernel)(*(a.array for a in arguments))
+        compile_for_gpu(kernel)(*checked.compiled())
         torch.cuda.synchronize()
     return GpuRun(_name(kernel), on)
 
@@ -361,21 +450,23 @@ def run_on_gpu(kernel: Any, *arrays: Any) -> GpuRun:
         ArgumentError: an array that the kernel cannot take.
         NeedsGpu: no GPU of the kernel's architecture, or torch cannot use it.
     """
-    arguments = _checked(kernel, arrays)
-    name, params = _name(kernel), _params(kernel)
+    checked = _checked(kernel, arrays)
+    name, output = _name(kernel), checked.output
     on = device.require(arch_of(kernel), f"running {name}")
     torch = torch_with_cuda(f"running {name}")
-    views = [a.as_numpy(p.dtype) for a, p in zip(arguments, params, strict=True)]
-    tensors = [_to_gpu(view) for view in views]
+    if output is None or any(p.kind == "map" for p in checked.params):
+        raise ArgumentError(f"{name} takes tensor maps: encode them on the GPU and use mg.run")
+    views = checked.simulated()
+    tensors = [_to_gpu(v) if hasattr(v, "shape") and v.shape else v for v in views]
     compiled = compile_for_gpu(kernel)
     # the first launch loads the module, into an output that nobody looks at
-    compiled(*tensors[:-1], torch.empty_like(tensors[-1]))
+    compiled(*(torch.empty_like(t) if i == output else t for i, t in enumerate(tensors)))
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     compiled(*tensors)
     end.record()
     torch.cuda.synchronize()
-    views[-1][...] = _from_gpu(tensors[-1]).view(views[-1].dtype)
+    views[output][...] = _from_gpu(tensors[output]).view(views[output].dtype)
     return GpuRun(name, on, start.elapsed_time(end) / 1e3)
 
 

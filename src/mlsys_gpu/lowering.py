@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlsys_gpu import parameters as call
+from mlsys_gpu.parameters import POINTER, TENSOR_MAP, ArgumentError, Param
 from mlsys_gpu.release import TVM_VERSION, require_tvm
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ def _tvm() -> Any:
     import tvm
     import tvm.tirx
 
+    from mlsys_gpu.tensormap import provide_encoder
+
+    provide_encoder()
     return tvm
 
 
@@ -43,21 +48,13 @@ class LoweringError(ValueError):
 
 
 @dataclass(frozen=True)
-class Param:
-    """One kernel argument: a tensor in global memory.
-
-    ``shape`` is in elements; ``dtype`` as TVM spells it (``float16``, ``bfloat16``, …).
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@dataclass(frozen=True)
 class Launch:
     """A kernel launch: ``grid`` in CTAs, ``block`` in threads, ``cluster`` in CTAs,
-    dynamic shared memory in bytes."""
+    dynamic shared memory in bytes.
+
+    An extent of ``grid`` that depends on the call is an expression over its arguments
+    (:meth:`_HostReader.source`).
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -67,32 +64,22 @@ class Launch:
     @property
     def threads(self) -> int:
         """Threads of one CTA."""
-        x, y, z = self.block
-        return x * y * z
+        return math.prod(self.block)
 
     @property
     def ctas(self) -> int:
-        """CTAs of the grid."""
-        x, y, z = self.grid
-        return x * y * z
+        """CTAs of the grid; raises ``LoweringError`` where the call gives its extents."""
+        if any(isinstance(extent, str) for extent in self.grid):
+            raise LoweringError(f"the grid {self.grid} depends on the kernel's arguments")
+        return math.prod(self.grid)
 
 
 def _within_limits(launch: Launch) -> None:
-    """Refuse a launch that no GPU of compute capability 9.0 or 10.0 accepts.
-
-    Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; 16 is
-    the largest cluster, beyond the portable 8.
-    """
-    for what, size, most in (
-        ("threads in a CTA", launch.threads, 1024),
-        ("threads of a CTA along z", launch.block[2], 64),
-        ("bytes of dynamic shared memory in a CTA", launch.shared_bytes, 227 * 1024),
-        ("CTAs in a cluster", math.prod(launch.cluster), 16),
-        ("CTAs of the grid along y", launch.grid[1], 65535),
-        ("CTAs of the grid along z", launch.grid[2], 65535),
-    ):
-        if size > most:
-            raise LoweringError(f"the kernel has {size:,} {what}; a GPU launches at most {most:,}")
+    """Refuse a launch that no GPU of compute capability 9.0 or 10.0 accepts."""
+    try:
+        call.within_limits(vars(launch))
+    except ArgumentError as error:
+        raise LoweringError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -134,18 +121,24 @@ class TensorMap:
     ``tensor`` is an index into the kernel's parameters and ``offset`` a byte offset in it;
     ``shape``, ``box`` and ``steps`` (element strides) are elements, ``strides`` bytes of all
     dimensions but the innermost; ``swizzle``, ``interleave`` and ``fill`` are the driver's codes.
+    ``format`` is the driver's data type where the host names one, or -1 where it follows from
+    ``dtype``. Numbers that depend on the call are expressions (:meth:`_HostReader.source`).
+
+    A map that the caller encodes is a parameter of the kernel: its ``tensor`` is that parameter,
+    and the other fields are empty.
     """
 
     tensor: int
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    steps: tuple[int, ...]
-    interleave: int
-    swizzle: int
-    fill: int
+    offset: int | str = 0
+    dtype: str = TENSOR_MAP
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    box: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    interleave: int = 0
+    swizzle: int = 0
+    fill: int = 0
+    format: int = -1
 
 
 @dataclass(frozen=True)
@@ -158,9 +151,9 @@ class Lowered:
     host: tvm.tirx.PrimFunc
     launch: Launch
     params: tuple[Param, ...]
-    #: For each argument of the device function: ``("tensor", i)``, the i-th of ``params``, or
-    #: ``("map", i)``, the i-th of ``maps``.
-    arguments: tuple[tuple[str, int], ...]
+    #: For each argument of the device function: ``("tensor", i, offset)``, the i-th of ``params``
+    #: and a byte offset; ``("map", i)``, the i-th of ``maps``; or ``("scalar", value, dtype)``.
+    arguments: tuple[tuple[Any, ...], ...]
     maps: tuple[TensorMap, ...]
     shared_regions: tuple[SharedRegion, ...]
     #: Named buffers in tensor memory, and views of registers.
@@ -261,27 +254,101 @@ def content_key(func: Any, arch: str) -> str:
 
 
 def parameters(func: Any) -> tuple[Param, ...]:
-    """The tensors that a PrimFunc takes, in order; needs no lowering.
+    """The parameters of a PrimFunc, in order; needs no lowering.
 
-    Raises :class:`LoweringError` for a parameter that is no tensor or has a symbolic dimension.
+    Raises :class:`LoweringError` for a parameter of a type that no kernel takes.
     """
+    naming = _Names(func)
     params = []
-    for param in func.params:
-        shape = getattr(param, "shape", None)
-        if shape is None:
-            raise LoweringError(
-                f"parameter {param} is no tensor: kernels take tensors in global memory only"
-            )
-        dims = []
-        for dim in shape:
-            if not hasattr(dim, "value"):
-                raise LoweringError(
-                    f"parameter {param.name} has the symbolic dimension {dim}: "
-                    "build the kernel for concrete shapes"
-                )
-            dims.append(int(dim.value))
-        params.append(Param(str(param.name), tuple(dims), str(param.dtype)))
+    for i, param in enumerate(func.params):
+        shape, ty = getattr(param, "shape", None), param.ty
+        name = str(param.name) or f"argument_{i}"
+        if shape is not None:
+            dims = tuple(source(dim, naming) for dim in shape)
+            params.append(Param(name, dims, str(param.dtype)))
+        elif type(ty).__name__ == "PrimType":
+            params.append(Param(name, None, str(ty)))
+        elif type(ty).__name__ == "PointerType":
+            is_map = "TensorMap" in str(ty)
+            params.append(Param(name, None, TENSOR_MAP if is_map else POINTER))
+        else:
+            raise LoweringError(f"parameter {name} is a {ty}, which no kernel takes")
     return tuple(params)
+
+
+class _Names:
+    """Names of a PrimFunc's variables in expressions, each variable its own."""
+
+    def __init__(self, func: Any):
+        self.known = {_identity(p): str(p.name) for p in func.params}
+        self.taken = set(self.known.values())
+
+    def __call__(self, var: Any) -> str:
+        key = _identity(var)
+        if key not in self.known:
+            base = name = str(var.name)
+            count = 0
+            while name in self.taken or not name.isidentifier():
+                count += 1
+                name = f"{base if base.isidentifier() else 'n'}_{count}"
+            self.known[key] = name
+            self.taken.add(name)
+        return self.known[key]
+
+
+_BINARY = {
+    "Add": "({} + {})", "Sub": "({} - {})", "Mul": "({} * {})", "FloorDiv": "({} // {})",
+    "FloorMod": "({} % {})", "Min": "min({}, {})", "Max": "max({}, {})", "EQ": "({} == {})",
+    "NE": "({} != {})", "LT": "({} < {})", "LE": "({} <= {})", "GT": "({} > {})",
+    "GE": "({} >= {})", "And": "({} and {})", "Or": "({} or {})", "BitwiseAnd": "({} & {})",
+    "BitwiseOr": "({} | {})", "BitwiseXor": "({} ^ {})", "LShift": "({} << {})",
+    "RShift": "({} >> {})",
+}  # fmt: skip
+
+
+def source(expr: Any, leaf: Any) -> Any:
+    """A host expression as a number, or as Python source for :func:`mlsys_gpu.parameters.evaluate`.
+
+    ``leaf`` gives the source of a variable, or of a call that is no arithmetic.
+
+    Raises :class:`LoweringError` for an expression that is no arithmetic on numbers.
+    """
+    kind = type(expr).__name__
+    if kind == "IntImm":
+        return int(expr.value)
+    if kind == "FloatImm":
+        return f'{expr.ty}("{float(expr.value)!r}")'
+    if kind in _BINARY:
+        return _BINARY[kind].format(source(expr.a, leaf), source(expr.b, leaf))
+    if kind in ("Div", "Mod"):
+        a, b = source(expr.a, leaf), source(expr.b, leaf)
+        if str(expr.ty).startswith("float"):
+            return f"({a} / {b})"
+        quotient = f"truncated({a}, {b})"
+        return quotient if kind == "Div" else f"({a} - {b} * {quotient})"
+    if kind == "Not":
+        return f"(not {source(expr.a, leaf)})"
+    if kind == "Cast":
+        return _cast(source(expr.value, leaf), str(expr.ty))
+    if kind == "Select":
+        parts = (source(x, leaf) for x in (expr.condition, expr.true_value, expr.false_value))
+        return "({1} if {0} else {2})".format(*parts)
+    if kind == "Call" and str(expr.op.name) in ("tirx.if_then_else", "prim.if_then_else"):
+        return "({1} if {0} else {2})".format(*(source(x, leaf) for x in expr.args))
+    return leaf(expr)
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return f"bool({value})"
+    if dtype.startswith(("int", "uint")):
+        bits, signed = int(dtype.lstrip("uint")), dtype.startswith("int")
+        if (bits == 64 and signed) or isinstance(value, int):
+            return value if isinstance(value, int) else f"wrapped({value}, 64, True)"
+        return f"wrapped({value}, {bits}, {signed})"
+    if dtype in ("float16", "float32", "float64"):
+        return f"{dtype}({value})"
+    raise LoweringError(f"the host function computes a {dtype}, which is not supported")
 
 
 def _statements(body: Any) -> Iterator[Any]:
@@ -485,15 +552,24 @@ def _split(module: Any) -> tuple[Any, Any]:
     return host[0], device[0]
 
 
-#: The launch parameters that TVM emits, and where each goes.
+#: The launch parameters that TVM emits, and where each goes: ``blockIdx`` is the grid.
 _AXES = {"x": 0, "y": 1, "z": 2}
 
 
+#: Fields of ``tvm_struct_get`` (TVM's ``TVMStructFieldKind``) that the host reader meets.
+_SHAPE, _STRIDES, _DATA, _ELEMENT, _VALUE = 2, 3, 1, 17, 15
+
+
 class _HostReader:
-    """Reads the host function: the launch, the tensor maps, and what each kernel argument is."""
+    """Reads the host function: the launch, the tensor maps, and what each kernel argument is.
+
+    Numbers that depend on the call are expressions over ``a<i>``, the i-th argument (a scalar),
+    and ``d<i>_<k>``, the k-th dimension of the i-th argument (a tensor).
+    """
 
     def __init__(self, host: Any, params: tuple[Param, ...]):
-        self.tensors = {p.name: i for i, p in enumerate(params)}
+        self.params = params
+        self.names = {p.name: i for i, p in enumerate(params)}
         self.alias: dict[int, Any] = {}
         self.maps: list[TensorMap] = []
         self.map_of: dict[int, int] = {}
@@ -525,58 +601,140 @@ class _HostReader:
                 self.launches.append(stmt.value)
             elif name == "tirx.tensormap_encode_tiled":
                 self.encode(stmt.value)
+            elif _called(stmt.value) == "runtime.cuTensorMapEncodeTiled":
+                self.encode_packed(list(stmt.value.args)[1:])
 
-    def read(self) -> tuple[Launch, tuple[tuple[str, int], ...], tuple[TensorMap, ...]]:
-        call = self.launches[0]
-        names = [str(n) for n in call.attrs["launch_params"]]
-        values = list(call.args)[1:]
+    def read(self) -> tuple[Launch, tuple[tuple[Any, ...], ...], tuple[TensorMap, ...]]:
+        launch = self.launches[0]
+        names = [str(n) for n in launch.attrs["launch_params"]]
+        values = list(launch.args)[1:]
         split = len(values) - len(names)
-        extents = {"grid": [1, 1, 1], "block": [1, 1, 1], "cluster": [1, 1, 1]}
+        extents: dict[str, list[Any]] = {
+            "grid": [1, 1, 1], "block": [1, 1, 1], "cluster": [1, 1, 1],
+        }  # fmt: skip
         shared = 0
         for name, extent in zip(names, values[split:], strict=True):
-            value = self.constant(extent, f"the launch extent {name}")
             head, _, axis = name.partition(".")
-            if head in _EXTENTS:
+            if head == "blockIdx":
+                extents["grid"][_AXES[axis]] = self.source(extent)
+            elif head in _EXTENTS:
+                value = self.constant(extent, f"the launch extent {name}")
                 extents[_EXTENTS[head]][_AXES[axis]] = value
             elif name == "tirx.use_dyn_shared_memory":
-                shared = value
+                shared = self.constant(extent, "the size of dynamic shared memory")
             elif head == "preferredClusterCtaIdx":
                 continue  # a preference: any launch with the kernel's own cluster is right
             else:
                 raise LoweringError(f"the launch parameter {name} is not supported")
         as3 = tuple[int, int, int]
-        launch = Launch(
-            as3(extents["grid"]), as3(extents["block"]), as3(extents["cluster"]), shared
-        )
-        _within_limits(launch)
-        return launch, tuple(self.argument(a) for a in values[:split]), tuple(self.maps)
+        found = Launch(as3(extents["grid"]), as3(extents["block"]), as3(extents["cluster"]), shared)
+        _within_limits(found)
+        return found, tuple(self.argument(a) for a in values[:split]), tuple(self.maps)
 
     def constant(self, expr: Any, what: str) -> int:
-        if not hasattr(expr, "value"):
+        value = self.source(expr)
+        if isinstance(value, str):
             raise LoweringError(f"{what} is {expr}, which is no constant")
-        return int(expr.value)
+        return value
 
-    def argument(self, expr: Any) -> tuple[str, int]:
-        """What a kernel argument is: a tensor or a tensor map."""
+    # ------------------------------------------------------------------------------- expressions
+
+    def source(self, expr: Any) -> Any:
+        """A number of the host function, as :func:`source` spells it."""
+        return source(expr, self.leaf)
+
+    def leaf(self, expr: Any) -> Any:
+        """A variable of the host function: a let, a scalar parameter, or a tensor's dimension."""
+        index = self.parameter(expr)
+        if index is not None and self.params[index].kind == "scalar":
+            return f"a{index}"
+        if type(expr).__name__ == "Var":
+            held = self.alias.get(_identity(expr))
+            if held is not None:
+                return self.source(held)
+        if _struct(expr) == _ELEMENT:  # an element of a tensor's shape or strides
+            of, k = self.resolved(expr.args[0]), int(expr.args[1].value)
+            index = self.parameter(of.args[0]) if _struct(of) is not None else None
+            if index is not None and _struct(of) == _SHAPE:
+                return f"d{index}_{k}"
+            if index is not None and _struct(of) == _STRIDES:  # arrays are row-major
+                rank = len(self.params[index].shape or ())
+                return "(" + " * ".join(["1", *(f"d{index}_{i}" for i in range(k + 1, rank))]) + ")"
+        raise LoweringError(f"the host function computes {expr}, which is not supported")
+
+    def resolved(self, expr: Any) -> Any:
+        """An expression with lets looked through."""
+        for _ in range(16):
+            held = self.alias.get(_identity(expr)) if type(expr).__name__ == "Var" else None
+            if held is None:
+                return expr
+            expr = held
+        return expr
+
+    def parameter(self, expr: Any) -> int | None:
+        """The index of the parameter whose value or handle an expression is, or None."""
+        expr = self.resolved(expr)
+        name = type(expr).__name__
+        if name == "Var":
+            index = self.names.get(str(expr.name))
+            return index if index is not None and self.params[index].kind != "tensor" else None
+        if _struct(expr) == _VALUE:
+            return int(expr.args[1].value)
+        if name == "Cast":
+            return self.parameter(expr.value)
+        if name == "Select":
+            return self.parameter(expr.true_value)
+        if name == "Call":
+            called = str(expr.op.name)
+            if called.endswith("if_then_else"):
+                return self.parameter(expr.args[2])
+            if called in ("tirx.reinterpret", "prim.reinterpret"):
+                return self.parameter(expr.args[0])
+        return None
+
+    # ---------------------------------------------------------------------------------- pointers
+
+    def argument(self, expr: Any) -> tuple[Any, ...]:
+        """What a kernel argument is: a tensor, a tensor map, or a scalar."""
         if _identity(expr) in self.map_of:
             return "map", self.map_of[_identity(expr)]
-        index, offset = self.place(expr)
-        if offset:
-            raise LoweringError(f"the kernel argument {expr} points into a tensor")
-        return "tensor", index
+        index = self.parameter(expr)
+        if index is not None and self.params[index].kind == "map":
+            self.map_of[_identity(expr)] = len(self.maps)
+            self.maps.append(TensorMap(index))
+            return "map", len(self.maps) - 1
+        if type(expr.ty).__name__ == "PrimType":
+            return "scalar", self.source(expr), str(expr.ty)
+        if _tensor_map_on_stack(self.resolved(expr)):
+            raise LoweringError(f"the tensor map {expr} is passed to the kernel and never encoded")
+        return "tensor", *self.place(expr)
 
-    def place(self, expr: Any) -> tuple[int, int]:
-        """The tensor that a pointer points into, and the byte offset in it."""
-        offset = 0
-        for _ in range(16):
+    def place(self, expr: Any) -> tuple[int, Any]:
+        """The parameter that a pointer points into, and the byte offset in it."""
+        offset: Any = 0
+        for _ in range(32):
             name = str(getattr(expr, "name", ""))
-            if name in self.tensors:
-                return self.tensors[name], offset
+            if name in self.names and self.params[self.names[name]].kind in ("tensor", "pointer"):
+                return self.names[name], offset
             if type(expr).__name__ == "Call":
                 called = str(expr.op.name)
                 if called == "tirx.handle_add_byte_offset":
-                    offset += self.constant(expr.args[1], "a byte offset")
-                elif called not in ("tirx.buffer_data", "tirx.reinterpret"):
+                    offset = _sum(offset, self.source(expr.args[1]))
+                elif _struct(expr) in (_DATA, _VALUE):
+                    index = self.parameter(expr.args[0] if _struct(expr) == _DATA else expr)
+                    if index is None:
+                        break
+                    return index, offset
+                elif called.endswith("address_of"):
+                    load = expr.args[0]
+                    size = _bits(str(load.source.dtype)) // 8
+                    if len(load.indices) != 1:
+                        break
+                    by = self.source(load.indices[0])
+                    offset = _sum(offset, by * size if isinstance(by, int) else f"({by} * {size})")
+                    expr = load.source
+                    continue
+                elif called not in ("tirx.buffer_data", "tirx.reinterpret", "prim.reinterpret"):
                     break
                 expr = expr.args[0]
                 continue
@@ -584,34 +742,88 @@ class _HostReader:
             if held is None:
                 break
             expr = held
-        raise LoweringError(f"the kernel argument {expr} is no tensor of the host function")
+        raise LoweringError(f"the kernel argument {expr} is no parameter of the host function")
 
-    def encode(self, call: Any) -> None:
+    # ------------------------------------------------------------------------------- tensor maps
+
+    def encode(self, encoded: Any) -> None:
         """A ``tensormap_encode_tiled``: map, data, shape, strides, box, element strides."""
-        attrs = call.attrs
-        rank = int(attrs.rank)
-        target, data, *numbers = call.args
-        values = [self.constant(n, "a tensor map's field") for n in numbers]
+        attrs = encoded.attrs
+        target, data, *numbers = encoded.args
+        codes = [int(attrs.interleave), int(attrs.swizzle), int(attrs.oob_fill)]
+        forced = int(getattr(attrs, "force_cu_dtype", -1))
+        dtype, rank = str(attrs.descriptor_dtype), int(attrs.rank)
+        self.add_map(target, data, dtype, rank, [self.source(n) for n in numbers], codes, forced)
+
+    def encode_packed(self, args: list[Any]) -> None:
+        """A call of ``runtime.cuTensorMapEncodeTiled``: map, dtype, rank, data, and the numbers."""
+        target, dtype, rank, data, *rest = args
+        dims = self.constant(rank, "a tensor map's rank")
+        numbers = [self.source(n) for n in rest]
+        if len(numbers) not in (4 * dims + 3, 4 * dims + 4):
+            raise LoweringError(
+                f"runtime.cuTensorMapEncodeTiled of rank {dims} takes {4 * dims + 7} arguments, "
+                f"and {len(args)} are passed"
+            )
+        interleave, swizzle, _l2, fill, *forced = numbers[4 * dims - 1 :]
+        self.add_map(
+            target,
+            data,
+            str(dtype.value),
+            dims,
+            numbers[: 4 * dims - 1],
+            [interleave, swizzle, fill],
+            forced[0] if forced else -1,
+        )
+
+    def add_map(
+        self, target: Any, data: Any, dtype: str, rank: int, values: list[Any], codes: list[Any],
+        forced: int,
+    ) -> None:  # fmt: skip
         tensor, offset = self.place(data)
         self.map_of[_identity(target)] = len(self.maps)
         self.maps.append(
             TensorMap(
                 tensor=tensor,
                 offset=offset,
-                dtype=str(attrs.descriptor_dtype),
+                dtype=dtype,
                 shape=tuple(values[:rank]),
                 strides=tuple(values[rank : 2 * rank - 1]),
                 box=tuple(values[2 * rank - 1 : 3 * rank - 1]),
                 steps=tuple(values[3 * rank - 1 : 4 * rank - 1]),
-                interleave=int(attrs.interleave),
-                swizzle=int(attrs.swizzle),
-                fill=int(attrs.oob_fill),
+                interleave=codes[0],
+                swizzle=codes[1],
+                fill=codes[2],
+                format=forced,
             )
         )
 
 
+def _sum(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return b if a == 0 else f"({a} + {b})"
+
+
+def _called(call_node: Any) -> str:
+    """The name of the packed function that a call calls, or an empty string."""
+    if str(call_node.op.name) not in ("tirx.tvm_call_packed", "tirx.call_packed"):
+        return ""
+    return str(getattr(call_node.args[0], "value", ""))
+
+
+def _struct(expr: Any) -> int | None:
+    """Which field of a struct an expression reads (``tvm_struct_get``), or None."""
+    if type(expr).__name__ != "Call" or str(expr.op.name) != "tirx.tvm_struct_get":
+        return None
+    return int(expr.args[2].value)
+
+
+def _tensor_map_on_stack(expr: Any) -> bool:
+    return type(expr).__name__ == "Call" and str(expr.op.name) == "tirx.tvm_stack_alloca"
+
+
 _EXTENTS = {
-    "blockIdx": "grid",
     "threadIdx": "block",
     "clusterCtaIdx": "cluster",
     "clusterIdx": "cluster",

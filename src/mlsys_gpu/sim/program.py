@@ -22,8 +22,10 @@ class Program:
     """Python source of a kernel's warp, with all that the machine needs to run it.
 
     ``source`` defines ``kernel(w)``, a generator function that a warp runs. ``params`` are
-    ``(name, shape, dtype)``; ``arguments`` are, in the device function's order, ``["tensor", i]``
-    for the i-th of them or ``["map", i]`` for the i-th of ``maps``, the host's tensor maps.
+    ``(name, shape, dtype)`` as :class:`mlsys_gpu.parameters.Param` has them; ``arguments`` are, in
+    the device function's order, ``["tensor", i, offset]`` for the i-th of them and a byte offset,
+    ``["map", i]`` for the i-th of ``maps``, the tensor maps, or ``["scalar", value, dtype]``.
+    Numbers that a call decides are expressions until :func:`mlsys_gpu.sim.arguments.bind`.
     ``sites`` maps the site numbers in the source to lines of the kernel's author, outermost caller
     first. ``regions`` are the named buffers in shared memory (name, offset, bytes, shape, dtype);
     ``layouts`` are theirs, in the same order (:func:`mlsys_gpu.lowering.layout_facts`).
@@ -81,7 +83,8 @@ def simulator_key() -> str:
     """SHA-256 over the simulator's own front half and the lowering: a change invalidates caches."""
     digest = hashlib.sha256()
     here = Path(__file__).resolve().parent
-    files = [here / "program.py", here.parent / "lowering.py", *sorted(here.glob("frontend/*.py"))]
+    files = [here / "program.py", here.parent / "lowering.py", here.parent / "parameters.py"]
+    files += sorted(here.glob("frontend/*.py"))
     for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -101,7 +101,8 @@ class Translator:
         for i, param in enumerate(device.params):
             name = self.fresh("p_" + str(param.name))
             self.emit(f"{name} = w.machine.pointers[{i}]")
-            self.vars[_id(param)] = Value(name, "handle")
+            scalar = type(param.ty).__name__ == "PrimType"
+            self.vars[_id(param)] = Value(name, str(param.ty) if scalar else "handle")
         self.stmt(device.body)
         self.emit("return")
         self.emit("yield")  # a warp that never waits is a generator too
@@ -118,7 +119,9 @@ class Translator:
                 "threads": low.launch.threads,
                 "shared_bytes": low.launch.shared_bytes,
             },
-            params=[[p.name, list(p.shape), p.dtype] for p in low.params],
+            params=[
+                [p.name, None if p.shape is None else list(p.shape), p.dtype] for p in low.params
+            ],
             arguments=[list(argument) for argument in low.arguments],
             maps=[asdict(m) for m in low.maps],
             sites=self.sites,

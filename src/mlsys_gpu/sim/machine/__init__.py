@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_gpu.sim.arguments import bind
 from mlsys_gpu.sim.machine import (  # noqa: F401
     access,
     arith,
@@ -53,6 +54,7 @@ def run(
         if choice not in READINGS.get(rule, ()):
             known = "; ".join(f"{name}: {', '.join(r)}" for name, r in READINGS.items())
             raise ValueError(f"no reading {rule}={choice!r}; there are {known}")
+    program, arrays = bind(program, arrays)
     if len(arrays) != len(program.params):
         names = ", ".join(name for name, _, _ in program.params)
         raise TypeError(
@@ -114,6 +116,4 @@ def host_array(array: Any, name: str, shape, dtype: str) -> np.ndarray:
         )
     if tuple(host.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(host.shape)}; the kernel takes {tuple(shape)}")
-    if host.size == 0:
-        raise ValueError(f"{name} has no elements")
     return host

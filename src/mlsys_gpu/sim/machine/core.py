@@ -644,14 +644,18 @@ class Machine:
         namespace["np"] = np
         exec(_compiled(program), namespace)
         self.kernel = namespace["kernel"]
-        #: What each argument of the device function points to: a tensor, or behind the tensors'
-        #: spaces a tensor map.
-        self.pointers = [
-            (memory.FIRST_TENSOR + (index if kind == "tensor" else len(tensors) + index))
-            << memory.SPACE_BITS
-            for kind, index in program.arguments
-        ]
+        self.pointers = [self._argument(*argument) for argument in program.arguments]
         self.maps = [tensor_map(record, tensors) for record in program.maps]
+
+    def _argument(self, kind: str, what: Any = 0, offset: int = 0) -> Any:
+        """An argument of the device function: a number, or a pointer to a tensor or, behind the
+        tensors' spaces, to a tensor map."""
+        if kind == "scalar":
+            return what
+        if kind == "null":
+            return 0
+        space = memory.FIRST_TENSOR + (what if kind == "tensor" else len(self.tensors) + what)
+        return (space << memory.SPACE_BITS) + offset
 
     def reading(self, rule: str) -> str:
         """Which reading of a disputed rule holds; the report says that it was used."""
@@ -785,9 +789,9 @@ class Machine:
 def tensor_map(record: dict[str, Any], tensors: Any) -> Any:
     """A tensor map of the host, on the launch's tensors."""
     from mlsys_gpu.sim.machine.bulk import TensorMap
+    from mlsys_gpu.sim.machine.numerics import STORAGE
 
-    tensor = tensors[record["tensor"]]
-    return TensorMap(record, tensor, tensor.itemsize)
+    return TensorMap(record, tensors[record["tensor"]], np.dtype(STORAGE[record["dtype"]]).itemsize)
 
 
 _CODE: dict[str, Any] = {}
