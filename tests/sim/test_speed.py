@@ -1,6 +1,8 @@
 """A student waits seconds. Processor time, best of a few runs, so that other work counts less."""
 
 import os
+import resource
+import sys
 import time
 
 import pytest
@@ -8,6 +10,9 @@ import pytest
 from mlsys_gpu import sim
 from mlsys_gpu.kernels import gemm
 from mlsys_gpu.verification import compare_gemm, gemm_inputs, poisoned
+
+from .planted import FIXTURES
+from .sources import module_from
 
 
 def fastest(function, runs: int) -> float:
@@ -33,23 +38,31 @@ def test_step_3_with_all_checks_in_half_a_second(arch):
     assert seconds <= 0.5
 
 
-@pytest.mark.slow
-def test_step_3_is_no_slower_than_tritons_interpreter():
+def tritons_interpreter(A, B, runs: int) -> float:
+    """Seconds of a tiled GEMM (128 x 128 x 64 at these sizes) in Triton's interpreter."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton", reason="no wheel of Triton on this platform")
     from mlsys_gpu.kernels.baselines import triton_gemm
 
-    M = N = K = 1024
-    A, B = gemm_inputs(M, N, K, dtype="float16", seed=0)
-    D = poisoned((M, N), "float16")
-    a, b, d = (torch.from_numpy(x.copy()) for x in (A, B, D))
+    M, N = A.shape[0], B.shape[0]
+    tile = triton_gemm.config(M, N)
+    assert (tile["BM"], tile["BN"], tile["BK"]) == (128, 128, 64)
+    a, b, d = (torch.from_numpy(x.copy()) for x in (A, B, poisoned((M, N), "float16")))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        triton = fastest(lambda: triton_gemm.gemm(a, b, d), 3)
+        seconds = fastest(lambda: triton_gemm.gemm(a, b, d), runs)
     finally:
         torch.set_num_threads(before)
     assert compare_gemm(A, B, d.numpy()).max_error <= 1
+    return seconds
+
+
+@pytest.mark.slow
+def test_step_3_is_no_slower_than_tritons_interpreter():
+    M = N = K = 1024
+    A, B = gemm_inputs(M, N, K, dtype="float16", seed=0)
+    triton = tritons_interpreter(A, B, 3)
     ratios = {}
     for arch in gemm.ARCHS:
         program = sim.compile(gemm.step(3, arch).build(M, N, K))
@@ -60,3 +73,49 @@ def test_step_3_is_no_slower_than_tritons_interpreter():
     if "PYTEST_XDIST_WORKER" not in os.environ:
         print({arch: round(ratio, 2) for arch, ratio in ratios.items()}, f"of {triton:.2f} s")
     assert max(ratios.values()) <= 1, ratios
+
+
+@pytest.fixture
+def persistent(tmp_path):
+    """``persistent(n, checks, runs)``: seconds of a persistent 2-CTA GEMM, n x n x n."""
+    source = (FIXTURES / "blackwell_persistent.py").read_text()
+    build = module_from(tmp_path / "persistent.py", source).build
+
+    def measure(n: int, checks: bool, runs: int = 3) -> float:
+        program = sim.compile(build(n, n, n, stages=4, tile_n=256, clusters=8))
+        A, B = gemm_inputs(n, n, n, dtype="float16", seed=0)
+        D = poisoned((n, n), "float16")
+        reports = []
+        seconds = fastest(
+            lambda: reports.append(sim.simulate(program, A, B, D, checks=checks)), runs
+        )
+        assert not reports[-1].findings
+        assert compare_gemm(A, B, D).max_error <= 1
+        return seconds
+
+    return measure
+
+
+@pytest.mark.slow
+def test_a_persistent_2_cta_gemm_against_tritons_interpreter(persistent):
+    """256 x 256 tiles of 1024 x 1024, in 8 clusters: two each; memory of the whole process."""
+    triton = tritons_interpreter(*gemm_inputs(1024, 1024, 1024, dtype="float16", seed=0), 3)
+    plain, checked = persistent(1024, False), persistent(1024, True)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
+    print(f"{plain / triton:.2f} without checks, {checked / triton:.2f} with, of {triton:.2f} s")
+    print(f"at most {used / 2**30:.2f} GiB in use")
+    assert plain <= 0.25 * triton, (plain, triton)
+    assert checked <= triton, (checked, triton)
+    assert used <= 4 * 2**30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checks", [False, True])
+def test_cost_grows_linearly_with_the_work(persistent, checks):
+    """Twice the size is four times the tiles, with twice the K steps each."""
+    seconds = {n: persistent(n, checks, runs=2) for n in (512, 1024, 2048)}
+    print({n: f"{s:.2f} s, {s / n**3 * 1e9:.3f} s for 10^9" for n, s in seconds.items()})
+    assert seconds[1024] <= 10 * seconds[512], seconds
+    assert seconds[2048] <= 10 * seconds[1024], seconds
