@@ -591,27 +591,35 @@ def lane_race(w, cta, index, wide, stamps, lanes, bad, kinds: tuple[str, str], m
 def async_read(w: Warp, cta: Cta, index, clock, agent: int, now: int, site: int, what: str) -> bool:
     """Check and record a read of 16-byte rows of shared memory by an engine working for ``w``.
 
-    ``clock`` is the issuer's at the issue; returns False where a fault was reported.
+    ``index``: the rows, or a slice of them; ``clock`` is the issuer's at the issue. Returns False
+    where a fault was reported.
     """
     shadow = cta.shadow
     before = shadow.writer[index]
     clean = True
     if not before.all():
-        uninitialised(w, cta, index, True, before == 0, what, None, site=site)
+        uninitialised(w, cta, indices(index), True, before == 0, what, None, site=site)
         clean = False
     bad = unseen(before, clock[0])
     if bad is not None:
-        race(w, cta, index, True, before, bad, "read", "write", agent, site, None, clock[0])
+        race(
+            w, cta, indices(index), True, before, bad, "read", "write", agent, site, None, clock[0]
+        )
         clean = False
     elif unseen(before, clock[1]) is not None:
         hidden = unseen(before, clock[1])
         generic = ~w.cluster.agents.asynchronous[before >> AGENT_SHIFT]
         hidden = hidden & generic
         if hidden.any():
-            proxy(w, cta, index, before, hidden, what, site)
+            proxy(w, cta, indices(index), before, hidden, what, site)
             clean = False
     shadow.reader(agent)[index] = now | site
     return clean
+
+
+def indices(rows) -> np.ndarray:
+    """Rows as an array of their indices, where they may be a slice."""
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def _first(index, bad: np.ndarray, wide: bool, grain: int) -> int:

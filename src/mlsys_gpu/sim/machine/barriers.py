@@ -22,6 +22,7 @@ from mlsys_gpu.sim.machine.core import (
     Waiting,
     Warp,
     op,
+    threads_in,
     whole_warp,
 )
 

@@ -11,6 +11,7 @@ Source: PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy" 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from mlsys_gpu.sim.machine import access, memory
 from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at, uniform
 from mlsys_gpu.sim.machine.clocks import stamp, unseen
-from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Pipe, Stop, Warp, op
+from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Pipe, Stop, Warp, op, threads_in
 from mlsys_gpu.sim.machine.numerics import COMBINE, from_f32, to_f32
 
 _SWIZZLE_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
@@ -111,7 +112,7 @@ def _coords(w: Warp, coords) -> list[int]:
 
 def _one_thread(w: Warp, mask, what: str) -> bool:
     """Whether a thread issues the copy; more than one issue it as often."""
-    threads = w.active if mask is None else int(np.sum(mask))
+    threads = threads_in(w, mask)
     if threads > 1:
         w.machine.report(
             "divergent-collective",
@@ -148,10 +149,25 @@ def _rows(w: Warp, cta: Cta, start: int, nbytes: int, swizzle: int, what: str) -
             fix="make the buffer as large as the tensor map's box",
         )
         raise Stop
+    base = start & ~1023
+    return _pattern(start - base, nbytes, swizzle) + (base >> 4)
+
+
+@lru_cache(maxsize=256)
+def _pattern(start: int, nbytes: int, swizzle: int) -> np.ndarray:
+    """:func:`_rows` from a multiple of 1024 bytes on, at which every swizzle begins anew."""
     at = start + np.arange(0, nbytes, 16, dtype=np.int64)
     if swizzle:
         at = at ^ (at >> 3 & (swizzle - 16))
     return at >> 4
+
+
+def _block(start: int, nbytes: int, swizzle: int) -> slice | None:
+    """The same rows in the order of their addresses, where they leave no gap: a swizzle exchanges
+    the 16-byte chunks of one of its rows."""
+    if nbytes % (swizzle or 16):
+        return None
+    return slice(start >> 4, (start + nbytes) >> 4)
 
 
 def _destination(w: Warp, address) -> tuple[int, int]:
@@ -165,7 +181,10 @@ def _destination(w: Warp, address) -> tuple[int, int]:
 
 
 def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
-    """Check and stamp an engine's write of shared memory; returns the phase it is charged to."""
+    """Check and stamp an engine's write of shared memory; returns the phase it is charged to.
+
+    ``rows``: indices of 16-byte rows, or a slice of them.
+    """
     phase = barrier.phase + 1
     if not w.checks:
         return phase
@@ -175,19 +194,21 @@ def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
     before = cta.shadow.writer[rows]
     bad = unseen(before, clock[0])
     if bad is not None:
-        access.race(w, cta, rows, True, before, bad, "write", "write", agent, w.s, None)
+        at = access.indices(rows)
+        access.race(w, cta, at, True, before, bad, "write", "write", agent, w.s, None)
     else:
         hidden = unseen(before, clock[1])
         if hidden is not None:
             generic = ~w.cluster.agents.asynchronous[before >> 48]
             if (hidden & generic).any():
-                access.proxy(w, cta, rows, before, hidden & generic, what, w.s)
+                access.proxy(w, cta, access.indices(rows), before, hidden & generic, what, w.s)
     for reader, stamps in cta.shadow.readers.items():
         if reader != agent:
             read = stamps[rows]
             bad = unseen(read, clock[0])
             if bad is not None:
-                access.race(w, cta, rows, True, read, bad, "write", "read", agent, w.s, None)
+                at = access.indices(rows)
+                access.race(w, cta, at, True, read, bad, "write", "read", agent, w.s, None)
     w.machine.readings.setdefault(
         "proxy-war",
         "threads' reads of shared memory need no proxy fence before an engine overwrites it; a "
@@ -197,19 +218,31 @@ def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
     return phase
 
 
-def _copy_in(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str, data: Callable[[], np.ndarray]):
-    """Issue a copy of whole 16-byte rows into a CTA's shared memory, completing on a barrier."""
-    phase = _async_write(w, cta, rows, barrier, what)
+def _copy_in(
+    w: Warp,
+    cta: Cta,
+    rows,
+    barrier: MBarrier,
+    what: str,
+    data: Callable[[], np.ndarray],
+    block: slice | None = None,
+):
+    """Issue a copy of whole 16-byte rows into a CTA's shared memory, completing on a barrier.
+
+    ``block``: the same rows as a slice, where they leave no gap.
+    """
+    whole = rows if block is None else block
+    phase = _async_write(w, cta, whole, barrier, what)
     nbytes = 16 * rows.size
     site = w.s
     barrier.charge(phase, nbytes, w.clock)
     w.tick()
     if not w.cluster.eager:
-        cta.shared.view(4, 4)[rows] = 0xFFFFFFFF  # in flight: NaN in every format
+        cta.shared.view(4, 4)[whole] = 0xFFFFFFFF  # in flight: NaN in every format
         cta.version += 1
 
     def land() -> None:
-        cta.shared.view(4, 4)[rows] = data().reshape(-1, 4)
+        cta.shared.rows[rows] = data().reshape(-1).view(np.complex128)
         cta.version += 1
         barrier.complete(nbytes, phase, w, site)
 
@@ -245,9 +278,12 @@ def tma_load(w: Warp, destination, map_address, coords, barrier, ranks=None, mas
     parts = tmap.clip(where)
 
     def data() -> np.ndarray:
+        window = tmap.window(where, parts)
+        if window.size * tmap.itemsize == tmap.nbytes:  # no part of the box lies outside
+            return np.ascontiguousarray(window)
         box = tmap.box_array()
-        box[tmap.inside(parts)] = tmap.window(where, parts)
-        return box.reshape(-1).view(np.uint32)
+        box[tmap.inside(parts)] = window
+        return box
 
     for target in targets:
         cta = w.cluster.ctas[target]
@@ -255,7 +291,8 @@ def tma_load(w: Warp, destination, map_address, coords, barrier, ranks=None, mas
         # a multicast completes on the barrier at the same offset in each receiving CTA
         owner = target if ranks is not None else mrank
         bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
-        _copy_in(w, cta, rows, bar, "a TMA load", data)
+        block = _block(offset, tmap.nbytes, tmap.swizzle)
+        _copy_in(w, cta, rows, bar, "a TMA load", data, block)
 
 
 @op
@@ -358,7 +395,7 @@ def _copy_out(w: Warp, cta: Cta, rows, what: str, effect: Callable[[np.ndarray],
     groups.sites[groups.clock] = w.s
     pipe = Pipe(w.cluster, f"{what} of {w.name()}")
     groups.open.append(pipe)
-    pipe.submit(lambda: effect(cta.shared.view(4, 4)[rows]))
+    pipe.submit(lambda: effect(cta.shared.rows[rows]))
 
 
 @op
@@ -437,7 +474,7 @@ def bulk_store(w: Warp, destination, source, size, reduce: str = "", dtype: str 
             flat, values = held.reshape(-1).view(raw), data.reshape(-1).view(raw)
             flat[...] = _reduced(flat, values, dtype, reduce)
         else:
-            held[...] = data
+            held[...] = data.view(np.uint32).reshape(-1, 4)
 
     if w.checks and not reduce:
         clash, other = tensor.note_write(

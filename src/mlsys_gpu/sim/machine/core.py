@@ -583,6 +583,13 @@ def resident_clusters(program: Program) -> int:
     return max(1, sms * ctas // (cx * cy * cz))
 
 
+def threads_in(w: Warp, mask) -> int:
+    """How many threads of a warp a mask names: None names all, True the one that runs alone."""
+    if mask is None:
+        return w.active
+    return 1 if mask is True else int(np.count_nonzero(mask))
+
+
 @op
 def whole_warp(w: Warp, mask, what: str) -> None:
     """Report a collective that only some of the warp's lanes (a mask) reach, and stop."""

@@ -183,6 +183,33 @@ def mn_major_rows(
 
 def operand_rows(matrices: list[Matrix], rows: int, transposed: bool) -> tuple[np.ndarray, bool]:
     """The 16-byte rows of an operand over successive k16 steps, as row indices of shared memory."""
+    pattern, base = _pattern_of(matrices, rows, transposed)
+    return pattern + (base >> 4), transposed
+
+
+def operand_block(matrices: list[Matrix], rows: int, transposed: bool) -> slice | None:
+    """The same rows in the order of their addresses, where they are distinct and leave no gap."""
+    pattern, base = _pattern_of(matrices, rows, transposed)
+    known = _BLOCKS.get(id(pattern))
+    if known is None or known[0] is not pattern:
+        held = np.unique(pattern)
+        dense = held.size == pattern.size == int(held[-1]) - int(held[0]) + 1
+        if len(_BLOCKS) > 1024:
+            _BLOCKS.clear()
+        known = _BLOCKS[id(pattern)] = (pattern, int(held[0]) if dense else None)
+    first = known[1]
+    if first is None:
+        return None
+    first += base >> 4
+    return slice(first, first + pattern.size)
+
+
+#: For patterns (by identity; each is kept alive here) the first row where they leave no gap.
+_BLOCKS: dict[int, tuple[np.ndarray, int | None]] = {}
+
+
+def _pattern_of(matrices: list[Matrix], rows: int, transposed: bool) -> tuple[np.ndarray, int]:
+    """An operand's rows from a multiple of 1024 bytes on, and that base in bytes."""
     first = matrices[0]
     base = first.start & ~1023
     steps = tuple(m.start - base for m in matrices)
@@ -190,4 +217,4 @@ def operand_rows(matrices: list[Matrix], rows: int, transposed: bool) -> tuple[n
         index = mn_major_rows(rows, steps, first.leading, first.stride, first.swizzle)
     else:
         index = k_major_rows(rows, steps, 0, first.leading, first.stride, first.swizzle)
-    return index + (base >> 4), transposed
+    return index, base

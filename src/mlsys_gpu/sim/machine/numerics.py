@@ -40,6 +40,10 @@ COMBINE = {
 }
 
 
+#: float32 values of all float16 bit patterns: looking them up beats NumPy's conversion.
+F16_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
 def bf16_to_f32(bits):
     """bfloat16 bits (uint16) to float32; exact."""
     wide = np.left_shift(np.asarray(bits).astype(np.uint32), np.uint32(16))

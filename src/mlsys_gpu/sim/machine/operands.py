@@ -10,15 +10,15 @@ from mlsys_gpu.sim.machine.core import (
     Stop,
     Warp,
 )
-from mlsys_gpu.sim.machine.numerics import bf16_to_f32
+from mlsys_gpu.sim.machine.numerics import F16_VALUES, bf16_to_f32
 
 
 def operand_bits(cta: Cta, index: np.ndarray, transposed: bool) -> np.ndarray:
     """An operand's bit patterns ``[rows, k]`` (uint16), from the 16-byte rows that hold it."""
-    chunks = cta.shared.view(2, 8)[index]  # [rows, chunks, 8], or [rows / 8, k, 8] transposed
-    if transposed:
-        return chunks.transpose(0, 2, 1).reshape(-1, index.shape[1])
-    return chunks.reshape(index.shape[0], -1)
+    bits = cta.shared.rows.take(index).view(np.uint16)
+    if transposed:  # the chunks of a row of the index hold 8 rows of the operand each
+        return bits.reshape(*index.shape, 8).transpose(0, 2, 1).reshape(-1, index.shape[1])
+    return bits
 
 
 def decode(cta: Cta, index: np.ndarray, transposed: bool, dtype: str) -> np.ndarray:
@@ -26,7 +26,7 @@ def decode(cta: Cta, index: np.ndarray, transposed: bool, dtype: str) -> np.ndar
     bits = operand_bits(cta, index, transposed)
     if dtype == "bfloat16":
         return bf16_to_f32(bits)
-    return bits.view(np.float16).astype(np.float32)
+    return F16_VALUES.take(bits)
 
 
 def out_of_shared(w: Warp, cta: Cta, index: np.ndarray, what: str, site: int) -> None:

@@ -35,6 +35,7 @@ from mlsys_gpu.sim.machine.core import (
     Waiting,
     Warp,
     op,
+    threads_in,
     whole_warp,
 )
 from mlsys_gpu.sim.machine.numerics import POISON, f32_to_f16, to_f32
@@ -448,9 +449,9 @@ def tcgen05_mma(
     ``a`` is the descriptor of A in shared memory or, with ``a_in_tmem``, its address in tensor
     memory; ``off`` is the disable-output-lane vector, 32 lanes a word.
     """
-    if mask is not None and int(np.sum(mask)) == 0:
+    threads = threads_in(w, mask)
+    if threads == 0:
         return
-    threads = w.active if mask is None else int(np.sum(mask))
     if threads != 1:
         w.machine.report(
             "divergent-collective",
@@ -623,6 +624,7 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
         raise bad_descriptor(w, error, site) from None
     ctas = [w.cta] if group == 1 else sorted((w.cta, _peer(w, w.rank)), key=lambda c: c.rank)
     rows_b, tb = descriptors.operand_rows(right, form.n // group, form.transpose_b)
+    block_b = descriptors.operand_block(right, form.n // group, form.transpose_b) or rows_b
     what = f"tcgen05.mma ({form.m}x{form.n}x{16 * len(batch)})"
     half = group == 1 and form.m == 64
     lane = _lane_of(w, head.d, half, f"D of {what}", site)
@@ -633,6 +635,7 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
     columns = places[0].columns
     in_tmem: TmemOperand | None = None
     rows_a, ta = np.empty(0, dtype=np.int64), False
+    block_a: slice | np.ndarray = rows_a
     if head.a_in_tmem:
         if _lane_of(w, head.a, half, f"A of {what}", site) != lane:
             raise bad_descriptor(w, descriptors.DescriptorError(LANE_RULE), site)
@@ -643,6 +646,7 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
         count_product(w, form.m, form.n, len(batch), registers=True)
     else:
         rows_a, ta = descriptors.operand_rows(left, form.m // group, form.transpose_a)
+        block_a = descriptors.operand_block(left, form.m // group, form.transpose_a) or rows_a
         count_product(w, form.m, form.n, len(batch))
     agent = w.unit["tcgen05"]
     for cta, place in zip(ctas, places, strict=True):
@@ -660,11 +664,11 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
         clock[:, agent] = head.clock  # one pipe's MMAs are done in order
         now = stamp(agent, head.clock)
         if in_tmem is None:
-            access.async_read(w, cta, rows_a, clock, agent, now, site, f"operand A of {what}")
+            access.async_read(w, cta, block_a, clock, agent, now, site, f"operand A of {what}")
         else:
             for step in batch:
                 _check_tmem_operand(w, cta, step, in_tmem.lanes(), clock[0], what)
-        access.async_read(w, cta, rows_b, clock, agent, now, site, f"operand B of {what}")
+        access.async_read(w, cta, block_b, clock, agent, now, site, f"operand B of {what}")
         if place.kept is not None and not place.kept.any():
             continue
         box = place.box()
@@ -777,7 +781,7 @@ def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> N
 
     ``ranks`` is a multicast mask: the barrier at the same offset in each of these CTAs.
     """
-    threads = w.active if mask is None else int(np.sum(mask))
+    threads = threads_in(w, mask)
     if threads == 0:
         return
     pipe = _tensor_pipe(w)
