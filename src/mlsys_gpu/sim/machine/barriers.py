@@ -22,7 +22,6 @@ from mlsys_gpu.sim.machine.core import (
     Waiting,
     Warp,
     op,
-    threads_in,
     whole_warp,
 )
 
