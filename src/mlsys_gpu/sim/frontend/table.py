@@ -69,6 +69,7 @@ def load() -> None:
         families_bulk,
         families_cluster,
         families_math,
+        families_mma,
         families_sync,
         families_tcgen05,
         families_wgmma,

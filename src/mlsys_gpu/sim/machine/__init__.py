@@ -16,6 +16,7 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     compute,
     lanes,
     memory,
+    mma,
     registers,
     tcgen05,
     wgmma,
