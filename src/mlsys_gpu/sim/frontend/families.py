@@ -49,8 +49,13 @@ def address_with_offset(t: Any, call: Any) -> Value:
 @row("reinterpret", vectorizable=True)
 def reinterpret(t: Any, call: Any) -> Value:
     value, dtype = t.expr(call.args[0]), str(call.ty)
-    if value.dtype == dtype or dtype.startswith("T.handle") or dtype == "handle":
-        return Value(value.code, "handle" if "handle" in dtype else dtype, value.lane, value.loop)
+    if "handle" in dtype or (value.dtype == "handle" and dtype == "uint64"):
+        code, dtype = value.code, "handle" if "handle" in dtype else dtype
+        if not value.uniform and "uint64" in (value.dtype, dtype):  # addresses are signed arrays
+            code = f"({code}).astype({'np.int64' if dtype == 'handle' else 'np.uint64'})"
+        return Value(code, dtype, value.lane, value.loop)
+    if value.dtype == dtype:
+        return value
     if dtype == "uint32x2" and value.dtype in ("uint64", "int64"):
         low = Value(f"({value.code} & 0xFFFFFFFF)", "uint32", value.lane, value.loop)
         high = Value(f"({value.code} >> 32 & 0xFFFFFFFF)", "uint32", value.lane, value.loop)

@@ -1,4 +1,4 @@
-"""Rows for a warp's own matrix instructions: ``mma.sync``, ``ldmatrix``, ``stmatrix``, ``movmatrix``.
+"""Rows for a warp's matrix instructions: ``mma.sync``, ``ldmatrix``, ``stmatrix``, ``movmatrix``.
 
 Shapes and formats that are not modelled (tf32, fp8, int8, fp64, sparse, m8n8k4, 8-bit matrices) are
 refused by name.

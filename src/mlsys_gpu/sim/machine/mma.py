@@ -193,7 +193,9 @@ def stmatrix(
         access._overwritten(w, cta.shared.view(4, 4), offsets, 16, rows, mask, cta)
 
 
-def _rows(w: Warp, address, count: int, generic: bool, loop: int | None, what: str):
+def _rows(
+    w: Warp, address, count: int, generic: bool, loop: int | None, what: str
+) -> tuple[Cta, np.ndarray]:
     """The CTA and byte offsets ``[8 * count, turns]`` of the rows that lanes address.
 
     Addresses of the other lanes are ignored. Raises Stop where a row is out of bounds, misaligned,
@@ -216,6 +218,7 @@ def _rows(w: Warp, address, count: int, generic: bool, loop: int | None, what: s
         _elsewhere(w, what, f"shared memory of CTA rank {rank}")
     mask = None if count == 4 else np.arange(32) < 8 * count
     cta, offsets = access._shared(w, at, 16, mask, f"{what} row")
+    offsets = np.asarray(offsets)
     if isinstance(address, np.ndarray):
         w.plans[w.s, what] = (address, count, cta, offsets)
     return cta, offsets
