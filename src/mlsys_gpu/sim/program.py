@@ -50,6 +50,8 @@ class Program:
     #: Bytes of the narrowest access: what the shadow of memory tells apart (1, 2 or 4).
     grain: int = 4
     maps: list[dict[str, Any]] = field(default_factory=list)
+    #: Indices of the params that the kernel may write; None where that is not known.
+    written: list[int] | None = None
     key: str = ""
     texts: dict[str, dict[str, str]] = field(default_factory=dict)
     layouts: list[dict[str, Any] | None] = field(default_factory=list)

@@ -11,6 +11,7 @@ its body runs on scalars. A variable that only one region reads may stay a scala
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,7 +117,15 @@ def polls(stmt: Any) -> bool:
     """Whether a while loop goes round until others have changed something."""
     if any(word in str(call.op.name) for call in calls(stmt) for word in _POLLS):
         return True
-    return _reads_memory(stmt.condition) or (leaves_loop(stmt.body) and asks(stmt.body))
+    if _reads_memory(stmt.condition) or (leaves_loop(stmt.body) and asks(stmt.body)):
+        return True
+    asked = _locals(stmt.condition)
+    return any(
+        type(one).__name__ == "BufferStore"
+        and node_id(one.buffer) in asked
+        and _reads_memory(one.value)
+        for one in statements(stmt.body)
+    )
 
 
 _LEAVES = {"break_loop": "break", "continue_loop": "continue", "thread_return": "return"}
@@ -135,6 +144,12 @@ def leaving(stmt: Any) -> str:
 def leaves_loop(body: Any) -> bool:
     """Whether a loop's body may end the loop."""
     return any(leaving(one) in ("break", "return") for one in statements(body))
+
+
+def _locals(expr: Any) -> set[int]:
+    """The local variables that an expression reads."""
+    found = {node_id(expr.source)} if type(expr).__name__ == "TensorLoad" else set()
+    return found.union(*(_locals(child) for child in children(expr)))
 
 
 def _reads_memory(expr: Any) -> bool:
@@ -671,3 +686,58 @@ def _one_region(root: Root) -> bool:
     if not regions:
         return True
     return len(regions) == 1 and root.read_in <= regions
+
+
+#: Operations that write to memory through an address among their operands.
+_WRITES = re.compile(
+    r"ptx\.(st(_|$)|atom|red(?!ux)|cp_reduce|multimem|fabric|tensormap)|s2g|atomic|func_call|nvshmem"
+)
+
+
+def written_params(device: Any) -> set[int]:
+    """Indices of the device function's parameters through which it may write to memory."""
+    params = {node_id(param): {i} for i, param in enumerate(device.params)}
+    held: dict[int, set[int]] = {key: set(value) for key, value in params.items()}
+
+    def behind(expr: Any) -> set[int]:
+        """Parameters whose addresses an expression may hold."""
+        kind = type(expr).__name__
+        if kind == "Var":
+            return held.get(node_id(expr), set())
+        if kind == "TensorLoad":
+            local = not _placed(expr.source)
+            found = set(held.get(node_id(expr.source), ())) if local else set()
+            return found.union(*(behind(i) for i in expr.indices))
+        if kind == "Call" and str(expr.op.name) in ("tirx.address_of", "tirx.buffer_data"):
+            target = expr.args[0]
+            source = getattr(target, "source", target)
+            found = set(held.get(node_id(source), ()))
+            return found.union(*(behind(i) for i in getattr(target, "indices", ())))
+        return set().union(*(behind(child) for child in children(expr)))
+
+    while True:
+        before = sum(len(v) for v in held.values())
+        for stmt in statements(device.body):
+            kind = type(stmt).__name__
+            if kind == "Bind":
+                held.setdefault(node_id(stmt.var), set()).update(behind(stmt.value))
+            elif kind == "DeclBuffer":
+                data = stmt.data
+                found = behind(data)
+                if type(data).__name__ == "Call" and "buffer_data" in str(data.op.name):
+                    found = found | held.get(node_id(data.args[0]), set())
+                held.setdefault(node_id(stmt.buffer), set()).update(found)
+            elif kind == "BufferStore" and str(stmt.buffer.scope()).startswith("local"):
+                held.setdefault(node_id(stmt.buffer), set()).update(behind(stmt.value))
+        if sum(len(v) for v in held.values()) == before:
+            break
+    written: set[int] = set()
+    for stmt in statements(device.body):
+        if type(stmt).__name__ == "BufferStore":
+            written |= held.get(node_id(stmt.buffer), set())
+    for call in calls(device.body):
+        if _WRITES.search(str(call.op.name)):
+            for arg in call.args:
+                if hasattr(arg, "ty"):
+                    written |= behind(arg)
+    return written

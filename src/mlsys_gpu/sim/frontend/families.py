@@ -352,8 +352,22 @@ def ld(t: Any, call: Any) -> None:
         buffer = t.buffer_of(targets[0].source)
         t.store_register(buffer, targets[0].indices[0], wide)
         return
-    code = f"ld_{space}(w, {where.code}, {size}, {lanes}{t.mask(where)})"
+    strong = _strength(t, call)
+    if strong is not None:
+        code = f'ld_strong(w, "{space}", {where.code}, {size}, {lanes}, {strong}{t.mask(where)})'
+    else:
+        code = f"ld_{space}(w, {where.code}, {size}, {lanes}{t.mask(where)})"
     _store_results(t, targets, Value(code, "", where.lane, where.loop), size)
+
+
+def _strength(t: Any, call: Any) -> str | None:
+    """Arguments of a strong access, its semantics and scope; None for a weak one."""
+    sem, scope = call.mods.get("sem") or "weak", call.mods.get("scope") or ""
+    if sem == "weak":
+        return None
+    if t.slice is not None:
+        raise NotVectorizable("a strong access")
+    return f'"{sem}", "{scope}"'
 
 
 def _address_name(call: Any) -> str:
@@ -395,7 +409,14 @@ def st(t: Any, call: Any) -> None:
         value = _group(t, sources, size)
         t.note_memory(space, store=True, width=size * len(sources))
         t.mark()
-        t.emit(f"st_{space}(w, {where.code}, {value}, {size}, {len(sources)}{t.mask(where)})")
+        count, strong = len(sources), _strength(t, call)
+        if strong is not None:
+            t.emit(
+                f'st_strong(w, "{space}", {where.code}, {value}, {size}, {count}, {strong}'
+                f"{t.mask(where)})"
+            )
+        else:
+            t.emit(f"st_{space}(w, {where.code}, {value}, {size}, {count}{t.mask(where)})")
 
 
 def _group(t: Any, sources: list[Any], size: int) -> str:

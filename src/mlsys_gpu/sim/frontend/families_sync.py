@@ -536,7 +536,8 @@ def reduce_sync(t: Any, call: Any) -> Value:
 
 @row("ptx.shfl_sync", "ptx.shfl_sync_p", result="lane")
 def shfl(t: Any, call: Any) -> None:
-    value, b, c, members = (t.expr(call.one(n)) for n in ("a", "b", "c", "membermask"))
+    value = t.carried(call.one("a"))
+    b, c, members = (t.expr(call.one(n)) for n in ("b", "c", "membermask"))
     _members(t, "a shuffle of all 32 lanes", members)
     arguments = f'w, "{call.mods["mode"]}", {value.code}, {b.code}, {c.code}{_lanes(t)}'
     if "p" in call.operands:
@@ -567,7 +568,8 @@ def warp_shuffle(t: Any, call: Any) -> Value:
 
 def _shuffled(t: Any, call: Any, mode: str) -> Value:
     """A shuffle of ``(mask, value, source, width)``; one lane's value where all read the same."""
-    members, value, source, width = (t.expr(a) for a in call.args[:4])
+    members, source, width = (t.expr(call.args[i]) for i in (0, 2, 3))
+    value = t.carried(call.args[1])
     _members(t, "a shuffle of all 32 lanes", members)
     if value.uniform:
         return value
@@ -594,10 +596,18 @@ for _name, _mode in {
 # ------------------------------------------------------------------------------------- fences
 
 
-@row("ptx.fence", "cuda.thread_fence")
+@row("ptx.fence")
 def fence(t: Any, call: Any) -> None:
-    """What came before may be published by a relaxed operation behind it."""
-    t.emit("fence_release(w)")
+    sem, scope = call.mods.get("sem") or "sc", call.mods.get("scope") or call.mods.get("level", "")
+    scope = {"gl": "gpu"}.get(scope, scope)
+    t.mark()
+    t.emit(f'fence_memory(w, "{sem}", "{scope}")')
+
+
+@row("cuda.thread_fence")
+def thread_fence(t: Any, call: Any) -> None:
+    t.mark()
+    t.emit('fence_memory(w, "sc", "gpu")')
 
 
 @row("ptx.fence_mbarrier_init")

@@ -66,6 +66,7 @@ def load() -> None:
     """Import the families, which fill the table."""
     from mlsys_gpu.sim.frontend import (  # noqa: F401
         families,
+        families_atomics,
         families_bulk,
         families_cluster,
         families_math,

@@ -85,6 +85,7 @@ class Translator:
         self.assigned: set[int] = set()
         self.declared: dict[int, int] = {}
         self.grain = 4
+        self.moved = False  # the value being read is only moved (see carried)
         self.facts = analysis.analyse(lowered.device, lowered.launch)
 
     # ------------------------------------------------------------------------------ output
@@ -138,7 +139,17 @@ class Translator:
             debug=self.debug,
             stops=self.stops,
             scopes=self.scopes,
+            written=self.writable(),
         )
+
+    def writable(self) -> list[int]:
+        """The kernel's tensors that it may write, by their numbers."""
+        low = self.lowered
+        found = set()
+        for i in analysis.written_params(low.device):
+            kind, number = low.arguments[i]
+            found.add(low.maps[number].tensor if kind == "map" else number)
+        return sorted(found)
 
     def emit(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
@@ -571,13 +582,22 @@ class Translator:
 
     def written(self, code: str, buffer: Buffer) -> str:
         """The code of a register's value, checked where an unwritten one can be told apart."""
-        if buffer.root is None or buffer.dtype != buffer.root.dtype:
+        if self.moved or buffer.root is None or buffer.dtype != buffer.root.dtype:
             return code
         if buffer.dtype not in ("float32", "int32", "uint32"):
             return code
         self.mark()
         mask = f", {self.context.mask}" if self.context.mask and self.context.lane is None else ""
         return f"written(w, {code}, {buffer.name!r}{mask})"
+
+    def carried(self, expr: Any) -> Value:
+        """A value that an operation moves and does not use: lanes that nobody reads may be
+        unwritten (a shuffle's source)."""
+        before, self.moved = self.moved, True
+        try:
+            return self.expr(expr)
+        finally:
+            self.moved = before
 
     def register_index(self, buffer: Buffer, index: Any) -> Value:
         """An index into a local array, checked at run time unless it is a number within."""

@@ -10,6 +10,7 @@ from mlsys_gpu.sim.arguments import bind
 from mlsys_gpu.sim.machine import (  # noqa: F401
     access,
     arith,
+    atomics,
     barriers,
     bulk,
     clc,
@@ -17,6 +18,7 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     lanes,
     memory,
     mma,
+    order,
     registers,
     tcgen05,
     wgmma,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import memory
+from mlsys_gpu.sim.machine import memory, order
 from mlsys_gpu.sim.machine.clocks import (
     AGENT_SHIFT,
     CLOCK_MASK,
@@ -157,11 +157,21 @@ def ld_global(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
         tensor, offsets = _span(w, address, width, mask, "load")
         _count_loads(w, width, np.size(offsets))
         _count_scattered(w, offsets, width, "load")
+        if w.checks and tensor.mixed:
+            _note_read(w, tensor, offsets, width)
         return _spread(tensor.view(size, lanes)[offsets // width], full.shape, mask, lanes)
     tensor, offsets = _span(w, address, width, mask, "load")
     _count_loads(w, width, np.size(offsets))
     _count_scattered(w, offsets, width, "load")
+    if w.checks and tensor.mixed:
+        _note_read(w, tensor, offsets, width)
     return held(tensor.view(size, lanes)[offsets // width])
+
+
+def _note_read(w: Warp, tensor: memory.Tensor, offsets, width: int) -> None:
+    wide = width == 16
+    index = offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain)
+    order.global_read(w, tensor, index, wide, w.agent, w.now | w.s, w.s, w.clock)
 
 
 def _count_loads(w: Warp, width: int, threads: int) -> None:
@@ -181,33 +191,22 @@ def st_global(w: Warp, address, value, size: int, lanes: int, mask=None, lane=No
     tensor, offsets = _span(w, address, width, mask, "store")
     w.machine.count("global_store_bytes", width * np.size(offsets))
     w.machine.count("global_store_instructions", max(1, np.size(offsets) // 32))
+    w.machine.writes += 1
     _count_scattered(w, offsets, width, "store")
-    tensor.view(size, lanes)[offsets // width] = value
-    tensor.written = True
+    view, rows = tensor.view(size, lanes), offsets // width
     if w.checks:
-        _overwritten(w, tensor.view(size, lanes), offsets, width, value, mask)
         wide = width == 16
         index = offsets >> 4 if wide else words_of(offsets, width, w.machine.program.grain)
-        clash, other = tensor.note_write(index, wide, w.cta.index)
-        if clash:
-            place = tensor.element(int(np.asarray(offsets).reshape(-1)[0]))
-            twice_written(w, tensor, other, w.s, place)
+        now = w.now | w.s
 
+        def same() -> bool:
+            return bool(np.all(view[rows] == value))
 
-def twice_written(w: Warp, tensor: memory.Tensor, other: int, site: int, place: str = "") -> None:
-    """Report that a CTA writes what another (its linear index, or -1 for several) has written."""
-    x, y, _ = w.machine.program.launch["grid"]
-    block = f"({other % x}, {other // x % y})" if x * y else ""
-    w.machine.report(
-        "race-global",
-        w,
-        f"CTA {w.cta.label()} writes {place or 'elements of ' + tensor.name}, "
-        + (f"which CTA {block} has written too" if other >= 0 else "which others have written too"),
-        memory=f"global memory, tensor {tensor.name}",
-        fix="give every CTA its own tile: check how the tile's offsets follow from blockIdx",
-        site=site,
-        key=tensor.name,
-    )
+        order.global_write(w, tensor, index, wide, w.agent, now, w.s, w.clock, same=same)
+    view[rows] = value
+    tensor.written = True
+    if w.checks:
+        _overwritten(w, view, offsets, width, value, mask)
 
 
 # ------------------------------------------------------------------------------- shared memory

@@ -1005,20 +1005,6 @@ EXIT_HOOKS.append(_exit)
 
 
 @op
-def fence_release(w: Warp) -> None:
-    """``fence.acq_rel`` and stronger: a relaxed operation behind it publishes what is before it."""
-    acquire_pending(w)
-    w.state["fenced"] = w.release()
-
-
-def acquire_pending(w: Warp) -> None:
-    """A fence acquires what relaxed waits before it have found."""
-    held = w.state.pop("unacquired", None)
-    if held is not None:
-        w.acquire(held)
-
-
-@op
 def fence_mbarrier_init(w: Warp) -> None:
     """``fence.mbarrier_init.release.cluster``: this warp's initialisations, made public by the next
     cluster barrier, even where that is relaxed."""

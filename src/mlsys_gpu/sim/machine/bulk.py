@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import access, memory
+from mlsys_gpu.sim.machine import access, memory, order
 from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at, uniform
 from mlsys_gpu.sim.machine.clocks import stamp, unseen
 from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Pipe, Stop, Warp, op, threads_in
@@ -249,6 +249,16 @@ def _copy_in(
     Pipe(w.cluster, f"{what} of {w.name()}").submit(land)
 
 
+def _note_in(
+    w: Warp, tensor: memory.Tensor, index, wide: bool, barrier: MBarrier, what: str
+) -> None:
+    """Check and record what a copy reads of a tensor that the kernel may also write."""
+    if index.size:
+        agent = w.cluster.agents.barrier(barrier.cta.rank, barrier.index)
+        now = stamp(agent, barrier.phase + 1, w.s)
+        order.global_read(w, tensor, index, wide, agent, now, w.s, w.clock, through=what)
+
+
 @op
 def tma_load(w: Warp, destination, map_address, coords, barrier, ranks=None, mask=None) -> None:
     """``cp.async.bulk.tensor`` from global to shared memory, tile mode.
@@ -291,6 +301,8 @@ def tma_load(w: Warp, destination, map_address, coords, barrier, ranks=None, mas
         # a multicast completes on the barrier at the same offset in each receiving CTA
         owner = target if ranks is not None else mrank
         bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
+        if w.checks and tmap.tensor.mixed and target == targets[0]:
+            _note_in(w, tmap.tensor, *_touched(tmap, where, parts), bar, "a TMA load")
         block = _block(offset, tmap.nbytes, tmap.swizzle)
         _copy_in(w, cta, rows, bar, "a TMA load", data, block)
 
@@ -334,6 +346,9 @@ def bulk_load(w: Warp, destination, source, size, barrier, ranks=None, mask=None
         rows = _rows_linear(w, cta, offset, size)
         owner = target if ranks is not None else mrank
         bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
+        if w.checks and isinstance(origin, memory.Tensor) and origin.mixed and target == targets[0]:
+            words = np.arange(start >> 4, (start + size) >> 4)
+            _note_in(w, origin, words, True, bar, "a bulk copy")
         _copy_in(w, cta, rows, bar, "a bulk copy", data)
 
 
@@ -408,7 +423,7 @@ def tma_store(w: Warp, map_address, coords, source, reduce: str = "", mask=None)
     cta = w.cluster.ctas[rank]
     rows = _rows(w, cta, offset, tmap.nbytes, tmap.swizzle, "a TMA store")
     parts = tmap.clip(where)
-    tensor, index, site = tmap.tensor, w.cta.index, w.s
+    tensor = tmap.tensor
     w.machine.count("tma_store_bytes", tmap.nbytes)
     w.machine.count("global_store_bytes", tmap.nbytes)
     tensor.written = True
@@ -418,16 +433,28 @@ def tma_store(w: Warp, map_address, coords, source, reduce: str = "", mask=None)
         box = data.reshape(-1).view(window.dtype).reshape(tuple(reversed(tmap.extent)))
         values = box[tmap.inside(parts)]
         window[...] = _reduced(window, values, tmap.dtype, reduce) if reduce else values
+        w.machine.writes += 1
 
-    if w.checks and not reduce:
-        _cover(w, tmap, where, parts, index, site)
+    if w.checks:
+        touched, wide = _touched(tmap, where, parts)
+        if touched.size:
+            _note_out(w, tensor, touched, wide, bool(reduce))
     _copy_out(w, cta, rows, "a TMA store", effect)
 
 
-def _cover(w: Warp, tmap: TensorMap, where, parts, index: int, site: int) -> None:
-    """Record which words a store writes, and whether another CTA has written them."""
-    if any(first == last for first, last in parts):
-        return
+def _note_out(w: Warp, tensor: memory.Tensor, index, wide: bool, strong: bool) -> None:
+    """Check and record the words that a bulk store writes; a reduction is a strong write."""
+    agent, clock = w.unit["bulk"], w.clock.copy()
+    moment = _groups(w).clock
+    clock[:, agent] = moment
+    now = stamp(agent, moment, w.s)
+    order.global_write(w, tensor, index, wide, agent, now, w.s, clock, strong=strong)
+
+
+def _touched(tmap: TensorMap, where, parts) -> tuple[np.ndarray, bool]:
+    """The words of the tensor that lie in the clipped box; rows of 16 bytes where True."""
+    if any(first >= last for first, last in parts):
+        return np.empty(0, dtype=np.int64), False
     tensor = tmap.tensor
     starts = np.asarray(tmap.offset, dtype=np.int64)  # bytes, of each run along the last dimension
     for start, (first, last), step, stride in reversed(
@@ -439,15 +466,11 @@ def _cover(w: Warp, tmap: TensorMap, where, parts, index: int, site: int) -> Non
     nbytes = (last - first) * tmap.itemsize
     together = int(np.bitwise_or.reduce(starts, axis=None)) | nbytes if step == 1 else 1
     if together % 16 == 0:
-        touched, wide = starts[..., None] // 16 + np.arange(nbytes // 16), True
-    elif together % tensor.grain == 0:
-        touched, wide = starts[..., None] // tensor.grain + np.arange(nbytes // tensor.grain), False
-    else:
-        each = starts[..., None] + np.arange(last - first) * (step * tmap.itemsize)
-        touched, wide = np.unique(access.words_of(each, tmap.itemsize, tensor.grain)), False
-    clash, other = tensor.note_write(touched, wide, index)
-    if clash:
-        access.twice_written(w, tensor, other, site)
+        return starts[..., None] // 16 + np.arange(nbytes // 16), True
+    if together % tensor.grain == 0:
+        return starts[..., None] // tensor.grain + np.arange(nbytes // tensor.grain), False
+    each = starts[..., None] + np.arange(last - first) * (step * tmap.itemsize)
+    return np.unique(access.words_of(each, tmap.itemsize, tensor.grain)), False
 
 
 @op
@@ -475,13 +498,10 @@ def bulk_store(w: Warp, destination, source, size, reduce: str = "", dtype: str 
             flat[...] = _reduced(flat, values, dtype, reduce)
         else:
             held[...] = data.view(np.uint32).reshape(-1, 4)
+        w.machine.writes += 1
 
-    if w.checks and not reduce:
-        clash, other = tensor.note_write(
-            np.arange(start >> 4, (start + size) >> 4), True, w.cta.index
-        )
-        if clash:
-            access.twice_written(w, tensor, other, w.s)
+    if w.checks:
+        _note_out(w, tensor, np.arange(start >> 4, (start + size) >> 4), True, bool(reduce))
     _copy_out(w, cta, rows, "a bulk store", effect)
 
 
@@ -591,7 +611,11 @@ def cp_async(w: Warp, destination, source, size: int, source_size=None, mask=Non
     cta, offsets = access._shared(w, into, size, mask, "cp.async")
     active = np.ones(lanes.size, dtype=bool) if taken is None else taken > 0
     if active.any():
-        access._span(w, origin[active], size, mask, "cp.async")
+        tensor, starts = access._span(w, origin[active], size, mask, "cp.async")
+        if w.checks and tensor.mixed:
+            index = access.words_of(np.asarray(starts), size, tensor.grain)
+            now = stamp(w.unit["cp_async"], copies.clock, w.s)
+            order.global_read(w, tensor, index, False, w.unit["cp_async"], now, w.s, w.clock)
     words = access.words_of(offsets, size, w.machine.program.grain)
     if w.checks:
         agent = w.unit["cp_async"]

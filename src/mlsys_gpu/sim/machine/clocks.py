@@ -6,11 +6,15 @@ and each mbarrier for the copies that complete on it. An access is stamped with 
 agent's clock; it is ordered before another thread's access if that thread's clock for the agent
 has reached the stamp.
 
-A warp carries three rows. Row 0 is ordinary happens-before. Row 1 holds what is also visible to
+A warp carries four rows. Row 0 is ordinary happens-before. Row 1 holds what is also visible to
 the *async proxy* (PTX ISA, "Proxies"): generic writes enter it only through ``fence.proxy.async``.
 Row 2 holds what came before in time for any other reason: bytes that land, say, come after all that
 the thread did that issued their copy, although nothing of that becomes visible with them. It orders
-no accesses; it says that a barrier cannot have been lapped.
+no accesses; it says that a barrier cannot have been lapped. Row 3 is what a fence of the GPU's
+scope has made visible beyond the CTA: what a relaxed operation on global memory publishes.
+
+Clocks are of one cluster. What its warps learn of other clusters, through memory, stands in their
+lists of lessons (:mod:`.order`); the unit ``learned`` of a warp counts those that a clock has seen.
 """
 
 from __future__ import annotations
@@ -18,7 +22,10 @@ from __future__ import annotations
 import numpy as np
 
 #: Units that work for a warp, in the order of their components behind the warp's own.
-UNITS = ("warp", "tmem_load", "tmem_store", "tcgen05", "wgmma", "bulk_read", "bulk", "cp_async")
+UNITS = (
+    "warp", "tmem_load", "tmem_store", "tcgen05", "wgmma", "bulk_read", "bulk", "cp_async",
+    "learned",
+)  # fmt: skip
 UNIT = {name: i for i, name in enumerate(UNITS)}
 
 #: mbarriers of one CTA that have a component of their own, unless more are asked for.
@@ -39,6 +46,7 @@ NAMES = {
     "bulk_read": "bulk copies of warp {w}",
     "bulk": "bulk copies of warp {w}",
     "cp_async": "cp.async of warp {w}",
+    "learned": "warp {w}",
 }
 
 
@@ -95,8 +103,8 @@ class Agents:
         return (agent - 1) // self.per_cta
 
     def clock(self) -> np.ndarray:
-        """A fresh clock of shape ``[3, agents]``: it has seen the host."""
-        clock = np.zeros((3, self.count), dtype=np.int64)
+        """A fresh clock of shape ``[4, agents]``: it has seen the host."""
+        clock = np.zeros((4, self.count), dtype=np.int64)
         clock[:, 0] = CLOCK_MASK
         return clock
 

@@ -143,6 +143,7 @@ class Warp:
         #: Work gathered for an engine that must be handed over before anyone else runs.
         self.open: Any = None
         self.state: dict[str, Any] = {}  # per-family state, by family
+        self.lessons: list[dict[int, np.ndarray]] = []  # what it knows of other clusters (order)
         self.plans: dict[tuple, Any] = {}  # shared-memory accesses worked out, by line
 
     def tick(self) -> None:
@@ -252,8 +253,9 @@ class Cluster:
         self.idle = 0  # rounds of polling loops since anything has happened
         self.spins = 0  # times that there was nothing left but polling loops
         self.seen_writes = -1  # writes to global memory when that was
-        self.number = machine.started  # of the clusters, in the order in which they start
-        machine.started += 1
+        self.number = len(machine.origins)  # of the clusters, in the order in which they start
+        machine.origins.append(origin)
+        self.learners: list[Warp] = []  # warps that know something of other clusters
         ox, oy, oz = origin
         self.ctas = []
         for rank in range(self.size):
@@ -624,13 +626,16 @@ class Machine:
         self._readings = {name: next(iter(known)) for name, known in READINGS.items()}
         self._readings.update(readings or {})
         self.tensors = tensors
+        for index, tensor in enumerate(tensors):
+            tensor.mixed = program.written is None or index in program.written
         self.schedule = schedule
         self.seed = seed
         self.checks = checks
         self.rng = random.Random(seed) if schedule == "seeded" else None
         self.max_spins = 100_000
         self.queue: deque[tuple[int, int, int]] = deque()  # clusters that have not started
-        self.started = 0
+        self.origins: list[tuple[int, int, int]] = []  # first CTAs of the clusters, as they start
+        self.grid_turns: list[dict[str, Any]] = []  # grid-wide barriers (atomics.grid_sync)
         self.resident: list[Cluster] = []
         self.writes = 0  # writes to global memory so far, by which polling loops tell a change
         self.findings: dict[tuple, Finding] = {}
@@ -663,6 +668,12 @@ class Machine:
             return 0
         space = memory.FIRST_TENSOR + (what if kind == "tensor" else len(self.tensors) + what)
         return (space << memory.SPACE_BITS) + offset
+
+    def block_of(self, number: int, rank: int) -> tuple[int, int, int]:
+        """Block index of the CTA of a rank in a cluster (by its number)."""
+        x, y, z = self.origins[number]
+        cx, cy, _ = self.program.launch["cluster"]
+        return x + rank % cx, y + rank // cx % cy, z + rank // (cx * cy)
 
     def reading(self, rule: str) -> str:
         """Which reading of a disputed rule holds; the report says that it was used."""

@@ -49,6 +49,8 @@ class Linear:
         self.data = data
         self.size = data.size
         self._views: dict[tuple[int, int], np.ndarray] = {}
+        #: What strong writes have published, by byte offset (see order.publish).
+        self.published: dict[int, dict] = {}
 
     def view(self, size: int, lanes: int) -> np.ndarray:
         key = (size, lanes)
@@ -83,6 +85,8 @@ class Tensor(Linear):
         self.shape = tuple(shape)
         self.grain = grain
         self.written = False
+        self.mixed = True  # whether the kernel may write it as well as read it
+        self.order: Order | None = None
         #: For each ``grain`` bytes: 1 + the CTA that wrote them, or 0; -1 where several CTAs did.
         self.writer: np.ndarray | None = None
 
@@ -100,6 +104,14 @@ class Tensor(Linear):
         table[index] = cta + 1
         return False, 0
 
+    def note_atomic(self, index, wide: bool, cta: int) -> None:
+        """Record an atomic: it counts as written, and as no other CTA's overwriting."""
+        if self.writer is None:
+            self.writer = np.zeros((self.size // 16, 16 // self.grain), dtype=np.int32)
+        table = self.writer if wide else self.writer.reshape(-1)
+        before = table[index]
+        table[index] = np.where(before == 0, cta + 1, before)
+
     def element(self, offset: int) -> str:
         """The element at a byte offset, as ``D[3, 17]``."""
         if offset < 0 or offset >= self.nbytes:
@@ -107,6 +119,28 @@ class Tensor(Linear):
         flat = offset // self.itemsize
         index = np.unravel_index(flat, self.shape) if self.shape else ()
         return f"{self.name}[{', '.join(str(int(i)) for i in index)}]"
+
+
+class Order:
+    """Who has written and read each word of a tensor: stamps, and the clusters that they are of.
+
+    ``home`` holds 1 + the number of the cluster, 0 for words that nobody has written. Of the
+    readers since a write two are kept: the last of those that are ordered among each other, and the
+    last of the others.
+    """
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.writer = np.zeros(shape, dtype=np.int64)
+        self.home = np.zeros(shape, dtype=np.int32)
+        self.strong: np.ndarray | None = None  # words whose last write was a strong one
+        self.reader: np.ndarray | None = None  # [2, …], made at the first read
+        self.reader_home: np.ndarray | None = None
+
+    def readers(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.reader is None or self.reader_home is None:
+            self.reader = np.zeros((2, *self.writer.shape), dtype=np.int64)
+            self.reader_home = np.zeros((2, *self.writer.shape), dtype=np.int32)
+        return self.reader, self.reader_home
 
 
 class Shadow:
@@ -126,12 +160,24 @@ class Shadow:
         #: Lanes of the last writer and reader, for threads' accesses (see access.same_warp).
         self.writer_lane = np.full(shape, -2, dtype=np.int8)
         self.reader_lane = np.full(shape, -2, dtype=np.int8)
+        #: Words whose last write was a strong one (an atomic, say), made at the first of those.
+        self.strong: np.ndarray | None = None
         self._flat: Shadow | None = None
 
     def write(self, index, stamp) -> None:
         """Record a write."""
         self.previous[index] = self.writer[index]
         self.writer[index] = stamp
+        if self.strong is not None:
+            self.strong[index] = False
+
+    def strong_words(self) -> np.ndarray:
+        """Which words were last written by a strong write, indexed by words."""
+        if self.strong is None:
+            self.strong = np.zeros(self.shape, dtype=bool)
+            if self._flat is not None and self._flat is not self:
+                self._flat.strong = self.strong.reshape(-1)
+        return self.strong.reshape(-1)
 
     def flat(self) -> Shadow:
         """The same shadow, indexed by words."""
@@ -142,6 +188,7 @@ class Shadow:
             flat.writer_lane = self.writer_lane.reshape(-1)
             flat.reader_lane = self.reader_lane.reshape(-1)
             flat.previous = self.previous.reshape(-1)
+            flat.strong = None if self.strong is None else self.strong.reshape(-1)
             flat.readers = {a: r.reshape(-1) for a, r in self.readers.items()}
             flat._flat = flat
             self._flat = flat
@@ -163,5 +210,7 @@ class Shadow:
         """Make words as if nothing had ever touched them (a new allocation)."""
         self.writer[index] = 0
         self.previous[index] = 0
+        if self.strong is not None:
+            self.strong[index] = False
         for stamps in self.readers.values():
             stamps[index] = 0
