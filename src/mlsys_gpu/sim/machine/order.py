@@ -332,30 +332,42 @@ def _label(block: tuple[int, int, int]) -> str:
 def _race(
     w: Warp, tensor, index, wide, stamps, homes, bad, agent: int, site: int, now, before, same=False
 ) -> None:
-    """Report two unordered accesses to global memory."""
+    """Report two unordered accesses to global memory.
+
+    The report stands at the access that fails to wait, whichever came first in this run: of a read
+    and a write the read, unless it was meant to get what an earlier write of the kernel had left.
+    """
     machine = w.machine
     value, home = int(stamps[bad].flat[0]), int(homes[bad].flat[0])
-    other_site = value & SITE_MASK
     place = _element(tensor, index, wide, bad)
-    other, block = _who(w, home, value >> AGENT_SHIFT)
-    mine, _ = _who(w, w.cluster.number + 1, agent)
-    location = machine.program.location(other_site)
-    apart = block != w.block
-    whose = f"{other} of CTA {_label(block)}" if apart else f"{other} of the same CTA"
+    here = (w.cluster.number + 1, agent, site)
+    there = (home, value >> AGENT_SHIFT, value & SITE_MASK)
+    late, early = (here, now), (there, before)
+    if now == "write" and before == "read":
+        order = _order_of(tensor)
+        if not np.asarray(_words(order.home, wide)[index])[bad].all():
+            late, early = early, late
+    elif now == before and there[2] > site:
+        late, early = early, late
+    (whose, verb), (other, past) = late, early
+    name, block = _who(w, whose[0], whose[1])
+    other_name, other_block = _who(w, other[0], other[1])
+    location = machine.program.location(other[2])
+    apart = block != other_block
     if now == before and apart:
         message = (
-            f"CTA {w.cta.label()} writes {place}, which CTA {_label(block)} has written too "
+            f"CTA {_label(block)} writes {place}, which CTA {_label(other_block)} has written too "
             f"({location}); nothing orders the two"
         )
         fix = "give every CTA its own tile: check how the tile's offsets follow from blockIdx"
         if same:
-            fix += " (both write the same value here)"
+            message += " (the values are equal, so the work was done twice)"
     else:
-        verb = {"read": "reads", "write": "writes"}[now]
-        past = {"read": "read", "write": "wrote"}[before]
+        verbs = {"read": "reads", "write": "writes"}
+        by = f"{other_name} of " + (f"CTA {_label(other_block)}" if apart else "the same CTA")
         message = (
-            f"{mine} of CTA {w.cta.label()} {verb} {place}, which {whose} {past} ({location}); "
-            "nothing orders the two"
+            f"{name} of CTA {_label(block)} {verbs[verb]} {place} and does not wait for {by}, "
+            f"which {verbs[past]} it ({location}): nothing orders the two"
         )
         fix = GLOBAL_FIX
     machine.report(
@@ -363,11 +375,12 @@ def _race(
         w,
         message,
         memory=f"global memory, tensor {tensor.name}",
+        threads=f"{name} of CTA {_label(block)} and {other_name} of CTA {_label(other_block)}",
         fix=fix,
-        site=site,
-        severity="warning" if same else "error",
-        related=[(f"the other {'access' if now != before else 'write'}", location)],
-        fault=(tensor.name, frozenset((site, other_site)), same),
+        site=whose[2],
+        severity="warning" if same and not apart else "error",
+        related=[(f"the other {past}", location)],
+        fault=(tensor.name, frozenset((site, there[2])), same),
     )
 
 
