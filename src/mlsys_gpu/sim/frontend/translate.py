@@ -147,8 +147,11 @@ class Translator:
         low = self.lowered
         found = set()
         for i in analysis.written_params(low.device):
-            kind, number = low.arguments[i]
-            found.add(low.maps[number].tensor if kind == "map" else number)
+            kind, *which = low.arguments[i]
+            if kind == "map":
+                found.add(low.maps[int(which[0])].tensor)
+            elif kind == "tensor":
+                found.add(int(which[0]))
         return sorted(found)
 
     def emit(self, line: str) -> None:
