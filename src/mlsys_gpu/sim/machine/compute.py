@@ -23,6 +23,8 @@ def poison(dtype: str):
 
     :func:`written` tells the poisons of 32 bits from values.
     """
+    if dtype == "uint128":
+        return int.from_bytes(numerics.INTEGER_POISON * 16, "little")
     storage = np.dtype(numerics.STORAGE[dtype])
     if dtype == "float32":
         return numerics.POISON.view(np.float32)
@@ -119,6 +121,8 @@ def to_integer(value, bits: int, signed: bool):
 @op
 def spread(value, dtype: str) -> np.ndarray:
     """A value that all lanes share, as 32 values (integers below 64 bits as int64)."""
+    if dtype == "uint128":
+        return np.full(32, value, dtype=object)
     storage = np.dtype(numerics.STORAGE[dtype])
     if storage.kind in "iu" and dtype not in ("uint64", "bfloat16"):
         storage = np.dtype(np.int64)
