@@ -66,12 +66,17 @@ def program(
 
 
 def run(
-    body: str, schedule: str = "lazy", seed: int = 0, checks: bool = True, **launch: Any
+    body: str,
+    schedule: str = "lazy",
+    seed: int = 0,
+    checks: bool = True,
+    readings: dict[str, str] | None = None,
+    **launch: Any,
 ) -> Report:
     """Run a body; notes that it leaves in ``w.machine.counters`` are the report's ``counters``."""
     made = program(body, **launch)
     arrays = [array for _, array in launch.get("tensors", ())]
-    return run_machine(made, arrays, schedule=schedule, seed=seed, checks=checks)
+    return run_machine(made, arrays, schedule=schedule, seed=seed, checks=checks, readings=readings)
 
 
 def only(report: Report) -> Any:

@@ -176,12 +176,14 @@ class SingleLane:
     """A condition that one lane of a warp can satisfy.
 
     ``lane``: its number, or None for the lane that ``elect.sync`` picks; ``warp``: a test on the
-    warp's index, in Python, or None for any warp; ``uniform``: further conditions.
+    warp's index, in Python, or None for any warp; ``uniform``: further conditions; ``elected``: the
+    register that holds what ``elect.sync`` found, or None.
     """
 
     lane: int | None
     warp: str | None
     uniform: tuple[Any, ...]
+    elected: Any = None
 
 
 @dataclass
@@ -196,6 +198,8 @@ class Facts:
     threads: dict[int, str] = field(default_factory=dict)  # thread variables
     lane_vars: set[int] = field(default_factory=set)
     loop_writes: dict[int, set[int]] = field(default_factory=dict)
+    #: Registers that nothing but elect.sync of the whole warp sets: one lane's is 1.
+    elected: set[int] = field(default_factory=set)
     #: Loops that the lanes of a warp leave, or whose iterations they end, at different times.
     divergent: set[int] = field(default_factory=set)
     divergent_return: bool = False  # some lanes return, and others go on
@@ -277,7 +281,7 @@ class Facts:
                 others.append(term)
         if found is None or any(self.lane(term, None) for term in others):
             return None
-        return SingleLane(found.lane, found.warp, tuple(others))
+        return SingleLane(found.lane, found.warp, tuple(others), found.elected)
 
     def _one_lane(self, term: Any) -> SingleLane | None:
         kind = type(term).__name__
@@ -285,8 +289,12 @@ class Facts:
             return self._one_lane(self.resolve(term.value))
         if kind == "Call" and str(term.op.name) == "tirx.cuda.elect_sync":
             return SingleLane(None, None, ())
+        if kind == "TensorLoad" and self.root_of.get(node_id(term.source)) in self.elected:
+            return SingleLane(None, None, (), term)
         if kind == "NE" and _constant(term.b) == 0:
             return self._one_lane(self.resolve(term.a))
+        if kind == "EQ" and _constant(term.b) == 1 and type(term.a).__name__ == "TensorLoad":
+            return self._one_lane(term.a)
         if kind == "EQ":
             for a, b in ((term.a, term.b), (term.b, term.a)):
                 value, modulus = _constant(b), self.thread(a)
@@ -400,11 +408,33 @@ def analyse(device: Any, launch: Any) -> Facts:
                 if root is not None:
                     root.loaded = True
                     root.kind = "array"  # it is filled later, at the wait: it needs a place
+    facts.elected = _elected(facts, body)
     walker = _Walker(facts)
     while walker.walk(body):
         pass
     _note_leaves(facts, body, [])
     return facts
+
+
+def _elected(facts: Facts, body: Any) -> set[int]:
+    """The registers that hold an election of the whole warp, and nothing else but 0."""
+    chosen, others = set(), set()
+    for call in calls(body):
+        for position in _destinations(call):
+            argument = call.args[position]
+            if type(argument).__name__ == "Call":  # the address of a register
+                argument = argument.args[0]
+            root = facts.root_of.get(node_id(getattr(argument, "source", argument)))
+            whole = (
+                str(call.op.name) == "tirx.ptx.elect_sync"
+                and position == 1
+                and _constant(call.args[2]) in (0xFFFFFFFF, -1)
+            )
+            (chosen if whole else others).add(root)
+    for stmt in statements(body):
+        if type(stmt).__name__ == "BufferStore" and _constant(stmt.value) != 0:
+            others.add(facts.root_of.get(node_id(stmt.buffer)))
+    return {root for root in chosen - others if root is not None and facts.roots[root].size == 1}
 
 
 def _note_leaves(facts: Facts, stmt: Any, loops: list[int]) -> set[int]:
@@ -429,6 +459,11 @@ def _note_leaves(facts: Facts, stmt: Any, loops: list[int]) -> set[int]:
     if left:
         facts.leaves.add(node_id(stmt))
     return left
+
+
+def _in_memory(buffer: Any) -> bool:
+    """Whether a buffer lies in memory rather than in registers."""
+    return str(buffer.scope()).startswith(("shared", "global", "tmem"))
 
 
 def _placed(buffer: Any) -> bool:
@@ -644,7 +679,10 @@ def _destinations(call: Any) -> set[int]:
     positions = {
         i
         for i, a in enumerate(call.args)
-        if type(a).__name__ == "Call" and str(a.op.name) == "tirx.address_of"
+        if type(a).__name__ == "Call"
+        and str(a.op.name) == "tirx.address_of"
+        and type(a.args[0]).__name__ == "TensorLoad"
+        and not _in_memory(a.args[0].source)
     }
     if name.startswith("tirx.ptx.") and name != "tirx.ptx.addr":
         for slot, group in ptx_operands(call)[0]:

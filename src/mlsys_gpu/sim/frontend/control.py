@@ -166,7 +166,10 @@ def _region(t: Any, stmt: Any, single: analysis.SingleLane) -> None:
     outer = t.context
     tests = [t.expr(e).code for e in single.uniform]
     lane = t.fresh("L")
-    if single.lane is None:  # elect.sync
+    if single.elected is not None:
+        t.emit(f"{lane} = elected({t.expr(single.elected).code}, {outer.mask})")
+        tests.insert(0, f"{lane} >= 0")
+    elif single.lane is None:  # elect.sync
         t.emit(f"{lane} = leader({outer.mask})")
     else:
         t.emit(f"{lane} = {single.lane % 32}")

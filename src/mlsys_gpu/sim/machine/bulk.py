@@ -189,8 +189,9 @@ def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
     if not w.checks:
         return phase
     agent = w.cluster.agents.barrier(barrier.cta.rank, barrier.index)
+    moment = barrier.epoch + phase
     clock = w.clock.copy()
-    clock[:, agent] = phase
+    clock[:, agent] = moment
     before = cta.shadow.writer[rows]
     bad = unseen(before, clock[0])
     if bad is not None:
@@ -214,7 +215,7 @@ def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
         "threads' reads of shared memory need no proxy fence before an engine overwrites it; a "
         "barrier between them is enough",
     )
-    cta.shadow.write(rows, stamp(agent, phase, w.s))
+    cta.shadow.write(rows, stamp(agent, moment, w.s))
     return phase
 
 

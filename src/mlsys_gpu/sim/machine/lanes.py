@@ -28,6 +28,14 @@ def leader(mask) -> int:
 
 
 @op
+def elected(flags, mask) -> int:
+    """The active lane whose flag ``elect.sync`` has set, or -1."""
+    lanes = np.broadcast_to(np.asarray(flags) != 0, (32,))
+    found = np.flatnonzero(lanes if mask is None else lanes & mask)
+    return int(found[0]) if found.size else -1
+
+
+@op
 def active_lanes(w: Warp, mask=None) -> int:
     """``activemask``: bit i is set where lane i executes the instruction."""
     return _bits(w.present if mask is None else mask & w.present)
