@@ -603,7 +603,7 @@ def test_waiting_by_state_and_a_barrier_of_each_lane(schedule, seed):
 @T.prim_func
 def addresses(Y: T.Buffer((2, 32, 8), "int32")):
     T.device_entry()
-    cbx, cby = T.cta_id_in_cluster([2, 1])
+    cbx, _cby = T.cta_id_in_cluster([2, 1])
     bx = T.cta_id([2])
     lane = T.lane_id([32])
     tid = T.thread_id([32])
