@@ -2,21 +2,33 @@
 
 import pytest
 
-from .fixtures import hopper_persistent
+from .fixtures import hopper_cluster, hopper_persistent, hopper_rows
 from .planted import Kernel
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("seeded", 0), ("seeded", 1)]
 
-# Tiles are 128 x 64, K tiles 64, the ring has 3 stages; 2 CTAs share the tiles.
-PERSISTENT = {
-    "no K tiles": ((256, 128, 64), {"k_tiles": 0}),
-    "one K tile": ((256, 64, 64), {}),
-    "stages - 1": ((256, 128, 128), {}),
-    "stages, two tiles a CTA": ((256, 128, 192), {}),
-    "stages + 1, three tiles a CTA": ((384, 128, 256), {}),
-    "ragged, and a box past the edge": ((136, 72, 136), {}),
-    "more CTAs than tiles": ((128, 64, 64), {"ctas": 3}),
-    "five tiles, two CTAs, bfloat16": ((640, 64, 64), {"dtype": "bfloat16"}),
+CASES = {
+    # Tiles are 128 x 64, K tiles 64, the ring has 3 stages; 2 CTAs share the tiles.
+    "persistent, no K tiles": (hopper_persistent, (256, 128, 64), {"k_tiles": 0}),
+    "persistent, one K tile": (hopper_persistent, (256, 64, 64), {}),
+    "persistent, stages - 1": (hopper_persistent, (256, 128, 128), {}),
+    "persistent, stages, two tiles a CTA": (hopper_persistent, (256, 128, 192), {}),
+    "persistent, stages + 1, three tiles a CTA": (hopper_persistent, (384, 128, 256), {}),
+    "persistent, ragged, a box past the edge": (hopper_persistent, (136, 72, 136), {}),
+    "persistent, CTAs without a tile": (hopper_persistent, (128, 64, 64), {"ctas": 3}),
+    "persistent, bfloat16": (hopper_persistent, (640, 64, 64), {"dtype": "bfloat16"}),
+    # Tiles are 128 x 64 for a cluster of two CTAs; the ring has 2 stages.
+    "cluster, no K tiles": (hopper_cluster, (128, 128, 64), {"k_tiles": 0}),
+    "cluster, stages - 1": (hopper_cluster, (128, 64, 64), {}),
+    "cluster, stages, two tiles": (hopper_cluster, (128, 128, 128), {}),
+    "cluster, stages + 1, a CTA past the edge": (hopper_cluster, (192, 64, 192), {}),
+    "cluster, ragged, two clusters": (hopper_cluster, (200, 136, 72), {"clusters": 2}),
+    # Blocks of 4 rows, a ring of 2 slots; 2 CTAs share the blocks.
+    "rows, one CTA without a block": (hopper_rows, (4, 32), {}),
+    "rows, one block a CTA": (hopper_rows, (8, 64), {}),
+    "rows, slots": (hopper_rows, (16, 4), {}),
+    "rows, slots + 1 and slots, ragged": (hopper_rows, (18, 100), {}),
+    "rows, less than a block": (hopper_rows, (3, 132), {}),
 }
 
 
@@ -32,6 +44,6 @@ def check(module, shape, options):
             assert written["twice"] == 0
 
 
-@pytest.mark.parametrize("name", PERSISTENT)
-def test_persistent(name):
-    check(hopper_persistent, *PERSISTENT[name])
+@pytest.mark.parametrize("name", CASES)
+def test_right_and_silent(name):
+    check(*CASES[name])

@@ -278,7 +278,7 @@ def mapa(t: Any, call: Any) -> None:
     target, address, rank = call.operands.values()
     where, of = t.expr(address[0]), t.expr(rank[0])
     lane, loop = where.lane or of.lane, where.loop or of.loop
-    code = f"mapa(w, {where.code}, {of.code})"
+    code = f"mapa(w, {where.code}, {of.code}{t.mask()})"
     buffer = t.buffer_of(target[0].source)
     t.mark()
     t.store_register(buffer, target[0].indices[0], Value(code, buffer.dtype, lane, loop))

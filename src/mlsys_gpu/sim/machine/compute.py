@@ -203,8 +203,10 @@ def column(value):
 
 
 @op
-def mapa(w: Warp, address, rank):
+def mapa(w: Warp, address, rank, mask=None):
     """``mapa``: the shared address of the same offset in the CTA of another rank."""
+    if mask is not None and isinstance(rank, np.ndarray):  # whatever the other lanes' rank is
+        rank = np.where(mask if rank.ndim == 1 else mask[:, None], rank, w.rank)
     window = memory.SHARED_OFFSET
     if isinstance(address, np.ndarray):
         address = address.astype(np.int64, copy=False)
