@@ -436,7 +436,8 @@ READINGS = {
     "wgmma-wait": {
         "warpgroup": (
             "a warp's wgmma.wait_group covers the products of its whole warpgroup, as kernels that "
-            "release a stage with one arrival per warpgroup rely on"
+            "release a stage with one arrival per warpgroup rely on, and as an H200 behaves: its "
+            "four warps issue together (scripts/h200/wgmma_wait.cu)"
         ),
         "warp": (
             "a warp's wgmma.wait_group covers that warp's share of the products alone: the other "
