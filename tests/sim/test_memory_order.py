@@ -525,3 +525,67 @@ def kernel(W: T.Buffer((32,), "uint32"), D: T.Buffer((32,), "uint32")):
         report = sim.simulate(kernel, w, d, arch="hopper", **schedule)
         assert codes(report) == (set() if fenced else {"missing-proxy-fence"}), report
         np.testing.assert_array_equal(d, np.arange(32))
+
+
+def remote(send: str, wait: str):
+    """Each CTA of a pair sends 32 words to the other and reads what it has been sent."""
+    return f"""
+@T.prim_func
+def kernel(D: T.Buffer((2, 32), "uint32")):
+    T.device_entry()
+    cbx = T.cta_id_in_cluster([2])
+    cta = T.cta_id([2])
+    tid = T.thread_id([32])
+    pool = T.SMEMPool()
+    s = pool.alloc((32,), "uint32", align=16)
+    bar = pool.alloc((1,), "uint64", align=8)
+    pool.commit()
+    there: T.uint32
+    done: T.uint32
+    s[tid] = T.uint32(1000) * tid
+    at = T.cuda.cvta_generic_to_shared(bar.ptr_to([0]))
+    if tid == 0:
+        T.ptx["mbarrier.init.shared.b64"](at, T.uint32(1))
+        T.ptx["mbarrier.arrive.expect_tx.shared.b64"](at, T.uint32(128))
+    T.cuda.cluster_sync()
+    T.ptx["mapa.shared::cluster.u32"](
+        there, T.cuda.cvta_generic_to_shared(s.ptr_to([tid])), T.uint32(1 - cbx)
+    )
+    T.ptx["mapa.shared::cluster.u32"](done, at, T.uint32(1 - cbx))
+    {send}
+    {wait}
+    D[cbx, tid] = s[tid]
+    T.cuda.cluster_sync()
+"""
+
+
+STORE = (
+    'T.ptx["st_async.shared::cluster.mbarrier::complete_tx::bytes.u32"]'
+    "(there, T.uint32(cbx) * T.uint32(100) + tid, done)"
+)
+REDUCE = (
+    'T.ptx["red_async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32"]'
+    "(there, T.uint32(cbx) * T.uint32(100) + tid, done)"
+)
+WAIT = "T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:4])
+@pytest.mark.parametrize("how", ["store", "reduce"])
+def test_stores_and_reductions_to_the_other_cta(how, schedule, tmp_path):
+    kernel = build(remote(STORE if how == "store" else REDUCE, WAIT), tmp_path)
+    d = np.zeros((2, 32), np.uint32)
+    report = sim.simulate(kernel, d, arch="hopper", **schedule)
+    assert not report.findings, report
+    sent = np.array([[100], [0]]) + np.arange(32)
+    np.testing.assert_array_equal(d, sent + (1000 * np.arange(32) if how == "reduce" else 0))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:3])
+def test_a_remote_store_that_nobody_waits_for(schedule, tmp_path):
+    kernel = build(remote(STORE, "T.cuda.warp_sync()"), tmp_path)
+    report = sim.simulate(kernel, np.zeros((2, 32), np.uint32), arch="hopper", **schedule)
+    assert codes(report) == {"race-smem"}
+    lines = [p.text for f in report.findings for p in (f.location, *(q for _, q in f.related))]
+    assert any("D[cbx, tid] = s[tid]" in line for line in lines)
+    assert any("st_async" in line for line in lines)
