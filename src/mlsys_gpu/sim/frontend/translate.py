@@ -305,6 +305,11 @@ class Translator:
         self.vars[_id(stmt.var)] = Value(name, value.dtype, value.lane, value.loop)
         self.declare(str(stmt.var.name), name, value.dtype, _kind(value))
 
+    def expr_Let(self, expr: Any) -> Value:
+        """A value named for the rest of an expression."""
+        self.stmt_Bind(expr)
+        return self.expr(expr.body)
+
     def stmt_AllocBuffer(self, stmt: Any) -> None:
         buffer = stmt.buffer
         scope, dtype, name = str(buffer.scope()), str(buffer.dtype), str(buffer.name)
@@ -551,11 +556,11 @@ class Translator:
             if loop is not None and analysis.written_in_loop(loop.var, root.var, self.facts):
                 raise NotVectorizable("a value carried to the next iteration")
             code, lane = root.name, root.kind == "lane"
-            if _id(root.var) not in self.assigned:
-                code = self.written(code, buffer)
             if lane and self.context.lane is not None:
                 code, lane = self.pick(code, buffer.dtype), False
-            elif lane and loop is not None:
+            if _id(root.var) not in self.assigned:
+                code = self.written(code, buffer)
+            if lane and loop is not None:
                 code = f"column({code})"
             return Value(code, buffer.dtype, lane)
         if root.kind == "list":
