@@ -6,7 +6,8 @@ FIFO :class:`Pipe` objects whose entries take effect after their issue, when the
 
 * ``eager``: at once, when they are issued;
 * ``lazy``: not before every warp of the cluster waits (or a warp waits for just this effect);
-* ``seeded``: at any moment between, drawn from the seed, as is which warp runs next.
+* ``seeded``: at any moment between, drawn from the seed, as is which warp runs next. In clusters
+  most seeds hold one CTA back, as hardware may: seed s the one of rank ``s % (size + 1) - 1``.
 """
 
 from __future__ import annotations
@@ -253,6 +254,8 @@ class Cluster:
         self.idle = 0  # rounds of polling loops since anything has happened
         self.spins = 0  # times that there was nothing left but polling loops
         self.seen_writes = -1  # writes to global memory when that was
+        #: Rank of a CTA whose warps run only now and then, while others can.
+        self.late = -1 if machine.rng is None else machine.seed % (self.size + 1) - 1
         self.number = len(machine.origins)  # of the clusters, in the order in which they start
         machine.origins.append(origin)
         self.learners: list[Warp] = []  # warps that know something of other clusters
@@ -313,6 +316,8 @@ class Cluster:
             if runnable:
                 if rng is not None and len(runnable) > 1:
                     runnable.rotate(-rng.randrange(len(runnable)))
+                    if self.late >= 0 and self.size > 1:
+                        self._hold_back(rng)
                 warp = runnable.popleft()
             elif busy:
                 next(iter(busy)).deliver()
@@ -351,6 +356,15 @@ class Cluster:
             for hook in END_HOOKS:
                 hook(cta)
         return "ended"
+
+    def _hold_back(self, rng: random.Random) -> None:
+        """Where the warp whose turn it is belongs to the late CTA, let another one go first."""
+        if self.runnable[0].rank != self.late or rng.random() < 1 / 16:
+            return
+        for i, warp in enumerate(self.runnable):
+            if warp.rank != self.late:
+                self.runnable.rotate(-i)
+                return
 
     def _advance(self, warp: Warp):
         """Run a warp until it waits or pauses."""
@@ -742,8 +756,14 @@ class Machine:
         return cluster
 
     def cancel(self) -> tuple[int, int, int] | None:
-        """Take the next cluster that has not started (cluster launch control), if there is one."""
-        return self.queue.popleft() if self.queue else None
+        """Take the next cluster that has not started (cluster launch control), if there is one.
+
+        Clusters that run here one after the other run side by side on a GPU: the seeded schedule
+        answers now and then that none is left, as if all others had started by then.
+        """
+        if not self.queue or (self.rng is not None and self.rng.random() < 1 / 8):
+            return None
+        return self.queue.popleft()
 
     def report(
         self,
