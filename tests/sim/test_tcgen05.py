@@ -587,6 +587,7 @@ def test_a_store_of_a_that_is_not_waited_for(m, group, schedule):
 
 
 OVERWRITE = """await mbarrier_wait(w, SB, 0)
+tcgen05_fence_after(w)
 tcgen05_st(w, 352, np.zeros((32, 1), np.uint32), "32x32b", 1)
 tcgen05_wait_st(w)
 """
@@ -606,7 +607,7 @@ def test_a_that_is_overwritten_while_it_is_read(m, group, schedule):
     report = run_product(m, 32, 2, group, ts=True, change=early, **schedule)
     finding = report.findings[0]
     assert finding.code == "race-tmem", report
-    assert finding.location.line == line_of("await mbarrier_wait")
+    assert finding.location.line == line_of("await mbarrier_wait") + 1
     assert [place.line for _, place in finding.related] == [line_of("tcgen05_mma(")]
     assert "which reads it" in finding.message
 
@@ -626,3 +627,94 @@ def test_products_that_the_tensor_core_cannot_take(options, old, new, code, word
     report = run_product(**options, change={old: new})
     assert report.findings[0].code == code, report
     assert words in report.findings[0].message
+
+
+# ------------------------------------------------------------------------------ fences
+
+#: The fences of PRODUCT, in order, each with what it stands by.
+BEFORE_MMA = "fence_proxy_async(w)\ntcgen05_fence_before(w)\n"
+AFTER_SYNC = "await cluster_sync(w)\ntcgen05_fence_after(w)\nif w.rank == 0"
+AFTER_COMMIT = "await mbarrier_wait(w, SB, 0)\ntcgen05_fence_after(w)\n"
+BEFORE_FREE = "= out\ntcgen05_fence_before(w)\n"
+AFTER_FREE = "tcgen05_fence_after(w)\nif w.id == 0: tcgen05_dealloc"
+FENCES = (BEFORE_MMA, AFTER_SYNC, AFTER_COMMIT, BEFORE_FREE, AFTER_FREE)
+
+
+def without(*places: str) -> dict[str, str]:
+    """Changes that take fences away; lines keep their numbers."""
+    return {
+        place: place.replace("tcgen05_fence_before(w)", "pass").replace(
+            "tcgen05_fence_after(w)", "pass"
+        )
+        for place in places
+    }
+
+
+@pytest.mark.parametrize(
+    ("gone", "line", "other", "words"),
+    [
+        (BEFORE_MMA, STORE.strip(), "tcgen05_mma(", "without a tcgen05.fence::before"),
+        (AFTER_SYNC, "tcgen05_mma(", STORE.strip(), "no tcgen05.fence::after"),
+        (AFTER_COMMIT, "tcgen05_ld(w, out", "tcgen05_mma(", "no tcgen05.fence::after"),
+        (BEFORE_FREE, "tcgen05_ld(w, out", "tcgen05_dealloc(", "without a tcgen05.fence::before"),
+    ],
+    ids=["before-mma", "after-sync", "after-commit", "before-free"],
+)
+@pytest.mark.parametrize(("m", "group"), [(128, 1), (256, 2)])
+def test_a_fence_that_is_gone(m, group, gone, line, other, words, schedule):
+    report = run_product(m, 32, 2, group, ts=True, change=without(gone), **schedule)
+    finding = report.findings[0]
+    assert (finding.code, finding.severity) == ("missing-tcgen05-fence", "warning"), report
+    assert finding.location.line == line_of(line)
+    assert line_of(other) in [place.line for _, place in finding.related]
+    assert words in finding.message
+    assert report.ok
+    assert {f.location.line for f in report.findings} == {line_of(line)}, report
+    assert "tcgen05-fence" in report.readings
+
+
+def test_a_fence_that_nothing_needs(schedule):
+    """tcgen05.dealloc is no asynchronous operation: the fence behind the barrier orders nothing."""
+    report = run_product(ts=True, change=without(AFTER_FREE), **schedule)
+    assert not report.findings, report
+
+
+@pytest.mark.parametrize(("reading", "found"), [("kernel", 0), ("acquire", 0), ("isa", 3)])
+def test_a_kernel_without_any_fence(reading, found, schedule):
+    report = run_product(
+        ts=True, change=without(*FENCES), readings={"tcgen05-fence": reading}, **schedule
+    )
+    assert len(report.findings) == found, report
+    assert {f.code for f in report.findings} <= {"missing-tcgen05-fence"}
+    assert report.ok
+
+
+def test_the_only_fence_before_a_barrier_with_one_behind_it(schedule):
+    """No other before_thread_sync in the kernel, and yet the one behind the barrier asks for it."""
+    report = run_product(change=without(BEFORE_MMA, BEFORE_FREE), **schedule)
+    assert {f.code for f in report.findings} == {"missing-tcgen05-fence"}, report
+    lines = {f.location.line for f in report.findings}
+    assert lines == {line_of(STORE.strip()), line_of("tcgen05_ld(w, out")}
+
+
+RELAXED = "while not mbarrier_test(w, SB, 0, relaxed=True): yield None\n"
+
+
+def test_a_relaxed_wait_with_a_fence_behind_it(schedule):
+    """The ISA's canonical pattern: try_wait.relaxed, then the fence, then tcgen05.ld."""
+    report = run_product(change={"await mbarrier_wait(w, SB, 0)\n": RELAXED}, **schedule)
+    assert not report.findings, report
+
+
+@pytest.mark.parametrize("fences", [True, False])
+def test_a_relaxed_wait_without_one(fences, schedule):
+    gone = FENCES[2:3] if fences else FENCES
+    change = without(*gone)
+    change[AFTER_COMMIT] = change[AFTER_COMMIT].replace("await mbarrier_wait(w, SB, 0)\n", RELAXED)
+    report = run_product(change=change, **schedule)
+    finding = report.findings[0]
+    assert (finding.code, finding.severity) == ("missing-tcgen05-fence", "error"), report
+    assert finding.location.line == line_of("tcgen05_ld(w, out")
+    assert "behind a relaxed wait" in finding.message
+    assert line_of("await mbarrier_wait") in [place.line for _, place in finding.related]
+    assert not report.ok

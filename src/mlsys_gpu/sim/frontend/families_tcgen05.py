@@ -137,4 +137,6 @@ def tcgen05_wait(t: Any, call: Any) -> None:
 
 @row("ptx.tcgen05_fence")
 def tcgen05_fence(t: Any, call: Any) -> None:
-    """Orders tcgen05 operations around a thread's synchronisation; barriers' clocks carry it."""
+    """Orders tcgen05 operations around a thread's synchronisation."""
+    before = call.mods["action"].endswith("before_thread_sync")
+    t.emit(f"tcgen05_fence_{'before' if before else 'after'}(w)")

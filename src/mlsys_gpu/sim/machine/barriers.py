@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mlsys_gpu.sim.machine import access, memory
-from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, stamp
+from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, TCGEN05_ROW, stamp
 from mlsys_gpu.sim.machine.core import (
     EXIT_HOOKS,
     LANES,
@@ -178,6 +178,7 @@ class MBarrier:
             )
         else:
             w.acquire(self.done)
+        w.synced = ("mbarrier", w.s)
         self.waited[w] = self.phase
         self.consumed[w] = (self.phase - 1, int(w.clock[0, w.agent]), w.s)
 
@@ -439,6 +440,7 @@ def _published(w: Warp, barrier: MBarrier, clock: np.ndarray, sem: str, scope: s
         return clock
     quiet = np.zeros_like(clock)
     came_after(quiet, clock)
+    quiet[TCGEN05_ROW:] = clock[TCGEN05_ROW:]  # what tcgen05.fence has put ahead of it
     fenced = w.state.get("fenced")
     if fenced is not None:
         np.maximum(quiet, fenced, out=quiet)
@@ -682,6 +684,7 @@ class Rendezvous:
         assert clock is not None
         for warp in parked:
             warp.state["barrier_result"] = value
+            warp.synced = ("barrier", warp.s)
             warp.acquire(clock)
             warp.cluster.wake(warp)
         if machine.watch is not None:
@@ -731,6 +734,7 @@ def _pass(w: Warp, rendezvous: Rendezvous) -> None:
     rendezvous.complete()
     assert clock is not None
     w.state["barrier_result"] = value
+    w.synced = ("barrier", w.s)
     w.acquire(clock)
 
 
@@ -918,6 +922,11 @@ def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
         if rendezvous.clock is None:
             rendezvous.clock = w.cluster.agents.clock()
         came_after(rendezvous.clock, w.clock)
+        np.maximum(
+            rendezvous.clock[TCGEN05_ROW:],
+            w.clock[TCGEN05_ROW:],
+            out=rendezvous.clock[TCGEN05_ROW:],
+        )
         w.tick()
         if fenced is not None:
             np.maximum(rendezvous.clock, fenced, out=rendezvous.clock)
@@ -943,6 +952,7 @@ def cluster_wait(w: Warp, mask=None):
         raise Stop
     w.state["cluster_token"] = None
     if w.cluster.state["cluster_generation"] > token:
+        w.synced = ("barrier", w.s)
         w.acquire(w.cluster.state["cluster_clock"])
         return None
     rendezvous.parked.append(w)

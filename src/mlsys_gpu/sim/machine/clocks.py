@@ -11,7 +11,9 @@ the *async proxy* (PTX ISA, "Proxies"): generic writes enter it only through ``f
 Row 2 holds what came before in time for any other reason: bytes that land, say, come after all that
 the thread did that issued their copy, although nothing of that becomes visible with them. It orders
 no accesses; it says that a barrier cannot have been lapped. Row 3 is what a fence of the GPU's
-scope has made visible beyond the CTA: what a relaxed operation on global memory publishes.
+scope has made visible beyond the CTA: what a relaxed operation on global memory publishes. Kernels
+that need it have a row 4: what ``tcgen05.fence::before_thread_sync`` has put ahead of a thread's
+later synchronisation (see :mod:`.tcgen05`).
 
 Clocks are of one cluster. What its warps learn of other clusters, through memory, stands in their
 lists of lessons (:mod:`.order`); the unit ``learned`` of a warp counts those that a clock has seen.
@@ -30,6 +32,9 @@ UNIT = {name: i for i, name in enumerate(UNITS)}
 
 #: mbarriers of one CTA that have a component of their own, unless more are asked for.
 BARRIERS = 64
+
+#: The row of a clock that tcgen05.fence moves, in kernels that need it.
+TCGEN05_ROW = 4
 
 #: A stamp is ``agent << 48 | clock << 16 | site``: who, when, and at which place in the source.
 AGENT_SHIFT = 48
@@ -53,15 +58,19 @@ NAMES = {
 class Agents:
     """Numbering of a cluster's agents; agent 0 is the host, whose writes everyone has seen."""
 
-    def __init__(self, ctas: int, warps: int, barriers: int = BARRIERS):
+    def __init__(self, ctas: int, warps: int, barriers: int = BARRIERS, rows: int = 4):
         self.warps = warps
+        self.rows = rows
         self.barriers = barriers
         self.per_cta = len(UNITS) * warps + barriers
         self.count = 1 + ctas * self.per_cta
         #: Whether an agent belongs to the async proxy (indexable by agent).
         self.asynchronous = np.zeros(self.count, dtype=bool)
+        #: Whether an agent is a tensor core that works on tensor memory.
+        self.tensor_core = np.zeros(self.count, dtype=bool)
         for cta in range(ctas):
             base = 1 + cta * self.per_cta
+            self.tensor_core[base + UNIT["tcgen05"] : base + warps * len(UNITS) : len(UNITS)] = True
             for warp in range(warps):
                 for unit in ("tcgen05", "wgmma", "bulk_read", "bulk"):
                     self.asynchronous[base + warp * len(UNITS) + UNIT[unit]] = True
@@ -103,8 +112,8 @@ class Agents:
         return (agent - 1) // self.per_cta
 
     def clock(self) -> np.ndarray:
-        """A fresh clock of shape ``[4, agents]``: it has seen the host."""
-        clock = np.zeros((4, self.count), dtype=np.int64)
+        """A fresh clock of shape ``[rows, agents]``: it has seen the host."""
+        clock = np.zeros((self.rows, self.count), dtype=np.int64)
         clock[:, 0] = CLOCK_MASK
         return clock
 

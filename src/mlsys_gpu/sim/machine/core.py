@@ -138,6 +138,8 @@ class Warp:
         self.clock[0, self.agent] = 1  # row 1, the async proxy's, moves by fence.proxy.async alone
         self.now = stamp(self.agent, 1)  # the stamp of an access made now, but for its site
         self.waiting: Waiting | None = None
+        #: The last wait that is over: at a barrier or an mbarrier, and where.
+        self.synced: tuple[str, int] = ("", 0)
         self.polls: Waiting | None = None  # the mbarrier that it has just looked at in vain
         self.exited = False
         self.code: Any = None
@@ -246,7 +248,7 @@ class Cluster:
         self.size = cx * cy * cz
         self.eager = machine.schedule == "eager"
         warps = (launch["threads"] + 31) // 32
-        self.agents = Agents(self.size, warps, machine.barriers)
+        self.agents = Agents(self.size, warps, machine.barriers, 5 if machine.fences else 4)
         self.busy: dict[Pipe, None] = {}
         self.runnable: deque[Warp] = deque()
         self.state: dict[str, Any] = {}
@@ -479,6 +481,18 @@ READINGS = {
         "isa": "registers of a tcgen05.ld may be used only after tcgen05.wait::ld (PTX ISA)",
         "compiler": "the compiler waits for a tcgen05.ld before its registers are used",
     },
+    "tcgen05-fence": {
+        "kernel": (
+            "a wait with acquire semantics orders tcgen05 operations too, as kernels that have no "
+            "tcgen05.fence rely on; in a kernel that has them, a path without one is a warning. "
+            "Behind a relaxed wait it is an error"
+        ),
+        "isa": (
+            "only tcgen05.fence orders the tcgen05 operations of different threads (PTX ISA): a "
+            "path without one is a warning in every kernel, and an error behind a relaxed wait"
+        ),
+        "acquire": "a wait with acquire semantics always orders tcgen05 operations",
+    },
 }
 
 #: Returned by an operation that has parked the warp itself and found it done at once.
@@ -640,6 +654,12 @@ class Machine:
         self.barriers = barriers  # mbarriers of one CTA that clocks have room for
         self._readings = {name: next(iter(known)) for name, known in READINGS.items()}
         self._readings.update(readings or {})
+        #: Whether the order that tcgen05.fence gives is followed (row 4 of the clocks).
+        self.fences = checks and (
+            "tcgen05_fence" in program.source
+            or ("tcgen05" in program.source and "relaxed" in program.source)
+            or self._readings["tcgen05-fence"] == "isa"
+        )
         self.tensors = tensors
         for index, tensor in enumerate(tensors):
             tensor.mixed = program.written is None or index in program.written

@@ -23,6 +23,7 @@ from mlsys_gpu.sim.machine.clocks import (
     CLOCK_MASK,
     CLOCK_SHIFT,
     SITE_MASK,
+    TCGEN05_ROW,
     stamp,
     unseen,
 )
@@ -218,18 +219,8 @@ def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> Non
         )
         raise Stop
     if w.checks:
-        _tmem_check(
-            w,
-            w.cta,
-            slice(0, 8),
-            start,
-            columns,
-            w.clock[0],
-            w.s,
-            "tcgen05.dealloc",
-            w.agent,
-            "free",
-        )
+        access = _access(w, _known(w), {}, "free", "tcgen05.dealloc", "warp", w.s)
+        _tmem_check(w, w.cta, slice(0, 8), start, columns, access)
     tmem.owner[start : start + columns] = 0
     tmem.freed[start : start + columns] = w.now | w.s
     del tmem.allocations[start]
@@ -271,58 +262,275 @@ def _tmem_columns(
     return tmem
 
 
+class Order(NamedTuple):
+    """What ``tcgen05.fence::after_thread_sync`` has put ahead of a thread's tcgen05 operations.
+
+    Clocks of one row, never written again. ``fenced``: accesses that a fence before their thread's
+    synchronisation and one behind this thread's order; ``done``: products whose completion a
+    relaxed wait has shown; ``barriers``: what came before a CTA, named or cluster barrier that has
+    such a fence behind it.
+    """
+
+    fenced: np.ndarray
+    done: np.ndarray
+    barriers: np.ndarray
+
+
+class Known(NamedTuple):
+    """What a thread knows when it issues a tcgen05 operation.
+
+    ``clock``: what comes before it; ``published``: that of it which stands behind a
+    ``before_thread_sync``; ``relaxed``: what relaxed waits have shown and nothing has acquired.
+    The last three are None where no fences are followed.
+    """
+
+    clock: np.ndarray
+    published: np.ndarray | None = None
+    relaxed: np.ndarray | None = None
+    order: Order | None = None
+
+
+class Access(NamedTuple):
+    """An access to tensor memory: ``kind`` is ``read``, ``write`` or ``free``.
+
+    ``clock``: what is ordered before it; ``fenced``: the same by the fences of tcgen05 alone, where
+    they are followed; ``shown``: what waits have shown without ordering it; ``adds``: the write
+    accumulates.
+    """
+
+    kind: str
+    what: str
+    agent: int
+    site: int
+    known: Known
+    clock: np.ndarray
+    fenced: np.ndarray | None = None
+    shown: np.ndarray | None = None
+    adds: bool = False
+
+
+def _known(w: Warp) -> Known:
+    if not w.machine.fences:
+        return Known(w.clock[0].copy())
+    order = w.state.get("tcgen05_order")
+    if order is None:
+        nothing = w.cluster.agents.clock()[0]
+        order = w.state["tcgen05_order"] = Order(nothing, nothing, nothing)
+    return Known(w.clock[0].copy(), w.clock[TCGEN05_ROW].copy(), w.state.get("unacquired"), order)
+
+
+def _access(
+    w: Warp, known: Known, own: dict[str, int], kind: str, what: str, unit: str, site: int, **more
+) -> Access:
+    """An access by a unit of the warp (``warp`` itself for ``free``).
+
+    ``own`` are units whose operations are in order with this one by the thread's own order, with
+    their clocks. Products must be complete before a load, a store or a dealloc; before another
+    product they need only come first.
+    """
+    clock, agent = known.clock, w.unit[unit]
+    if known.order is None:
+        for name, value in own.items():
+            clock[w.unit[name]] = value
+        return Access(kind, what, agent, site, known, clock, **more)
+    order, published = known.order, known.published
+    assert published is not None
+    shown = (
+        published if known.relaxed is None else np.maximum(published, known.relaxed[TCGEN05_ROW])
+    )
+    fenced = (published if kind == "free" else order.fenced).copy()
+    if unit == "tcgen05":
+        clock = np.maximum(clock, order.fenced)
+    else:
+        cores = w.cluster.agents.tensor_core
+        clock = np.maximum(clock, np.where(cores, order.done, order.fenced))
+        shown = np.where(cores, 0, shown)
+    for name, value in own.items():
+        clock[w.unit[name]] = value
+        fenced[w.unit[name]] = CLOCK_MASK
+    if known.relaxed is not None:
+        shown = np.maximum(shown, known.relaxed[0])
+    return Access(kind, what, agent, site, known, clock, fenced, shown, **more)
+
+
+@op
+def tcgen05_fence_before(w: Warp) -> None:
+    """``tcgen05.fence::before_thread_sync``: this thread's tcgen05 operations so far come before
+    its later synchronisation (loads and stores those that it has waited for).
+
+    Source: PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions".
+    """
+    if not w.machine.fences:
+        return
+    row = w.clock[TCGEN05_ROW]
+    np.maximum(row, w.clock[0], out=row)
+    pipe = w.state.get("tcgen05")
+    if pipe is not None:  # products that are not done yet: other products can follow them
+        row[w.unit["tcgen05"]] = pipe.clock
+
+
+@op
+def tcgen05_fence_after(w: Warp) -> None:
+    """``tcgen05.fence::after_thread_sync``: this thread's later tcgen05 operations come after what
+    its synchronisation so far has shown."""
+    if not w.machine.fences:
+        return
+    known = _known(w)
+    order, published = known.order, known.published
+    assert order is not None
+    assert published is not None
+    fenced, done, barriers = np.maximum(order.fenced, published), order.done, order.barriers
+    if known.relaxed is not None:
+        fenced, done = (
+            np.maximum(fenced, known.relaxed[TCGEN05_ROW]),
+            np.maximum(done, known.relaxed[0]),
+        )
+    if w.synced[0] == "barrier":
+        barriers = np.maximum(barriers, known.clock)
+    w.state["tcgen05_order"] = Order(fenced, done, barriers)
+
+
 COMMIT_FIX = (
     "wait for an mbarrier that a tcgen05.commit, issued after the MMA by the same thread, arrives "
     "at; a CTA barrier shows only that the MMA was issued"
 )
 TRANSFER_FIX = "execute tcgen05.wait::ld (or ::st) and then a barrier, before the other's access"
+FENCE_FIX = {
+    "after": (
+        "execute tcgen05.fence::after_thread_sync behind the wait (at the mbarrier or barrier), "
+        "before the first tcgen05 operation that relies on it"
+    ),
+    "before": (
+        "execute tcgen05.fence::before_thread_sync behind tcgen05.wait::ld (or ::st), before the "
+        "arrival or barrier that hands the columns over"
+    ),
+}
 
 
-def _tmem_check(
-    w, cta, lanes, start, count, clock, site, what: str, agent: int, kind: str, adds: bool = False
-) -> bool:
+def _tmem_check(w: Warp, cta: Cta, lanes, start: int, count: int, access: Access) -> bool:
     """Check an access to tensor memory against all before it; returns whether it is in order.
 
-    ``kind``: ``read``, ``write`` or ``free``; ``adds``: the write accumulates. As with shared
-    memory the report stands at the access that fails to wait, whichever came first in this run: a
-    read does not wait for a product that it should have contained, unless the product overwrites
-    what the read was meant to get.
+    As with shared memory the report stands at the access that fails to wait, whichever came first
+    in this run: a read does not wait for a product that it should have contained, unless the
+    product overwrites what the read was meant to get.
     """
     shadow = tmem_of(cta).shadow
     box = (lanes, slice(start, start + count))
+    kind, clock, what = access.kind, access.clock, access.what
+    this = (access.agent, access.site)
     before = shadow.writer[box]
     bad = unseen(before, clock)
     if bad is not None:
-        whose, other_site = _other(before, bad)
+        other = _other(before, bad)
         column = start + int(np.argwhere(bad)[0][1])
+        if _behind_relaxed_wait(w, cta, column, before[bad], access):
+            return False
         if kind == "read":
             held = shadow.previous[box][bad]
             seen = (held >> CLOCK_SHIFT) & CLOCK_MASK <= clock[held >> AGENT_SHIFT]
             kept = (held != 0) & seen & ~tmem_of(cta).added[box][bad]
             if kept.any():
-                early = (agent, site)
-                _tmem_race(w, cta, column, "write", (whose, other_site), early, what, "reads")
+                _tmem_race(w, cta, column, "write", other, this, what, "reads")
             else:
-                _tmem_race(w, cta, column, "read", (agent, site), (whose, other_site), what)
+                _tmem_race(w, cta, column, "read", this, other, what)
         else:
-            _tmem_race(w, cta, column, kind, (agent, site), (whose, other_site), what)
+            _tmem_race(w, cta, column, kind, this, other, what)
         return False
+    if access.fenced is not None:
+        _check_fences(w, cta, start, before, access)
     if kind == "read":
         return True
     for reader, readers in shadow.readers.items():
+        if reader == access.agent:
+            continue
         stamps = readers[box]
         bad = unseen(stamps, clock)
-        if bad is None or reader == agent:
+        if bad is None:
+            if access.fenced is not None:
+                _check_fences(w, cta, start, stamps, access)
             continue
-        whose, other_site = _other(stamps, bad)
+        other = _other(stamps, bad)
         column = start + int(np.argwhere(bad)[0][1])
-        early = kind == "write" and (adds or bool((before[bad] == 0).any()))
-        if early:
-            _tmem_race(w, cta, column, "read", (whose, other_site), (agent, site), what)
+        if _behind_relaxed_wait(w, cta, column, stamps[bad], access):
+            return False
+        if kind == "write" and (access.adds or bool((before[bad] == 0).any())):
+            _tmem_race(w, cta, column, "read", other, this, what)
         else:
-            _tmem_race(w, cta, column, kind, (agent, site), (whose, other_site), what, "reads")
+            _tmem_race(w, cta, column, kind, this, other, what, "reads")
         return False
     return True
+
+
+def _behind_relaxed_wait(w: Warp, cta: Cta, column: int, stamps, access: Access) -> bool:
+    """Report accesses that a wait has shown, where a relaxed one orders nothing by itself."""
+    if access.shown is None or unseen(stamps, access.shown) is not None:
+        return False
+    _missing_fence(w, cta, column, access, int(stamps.flat[0]), "after", "error")
+    return True
+
+
+def _check_fences(w: Warp, cta: Cta, start: int, stamps: np.ndarray, access: Access) -> None:
+    """Report accesses that waits order and the fences of tcgen05 do not."""
+    assert access.fenced is not None
+    bad = unseen(stamps, access.fenced)
+    if bad is None:
+        return
+    reading = w.machine.reading("tcgen05-fence")
+    if reading == "acquire":
+        return
+    published, order = access.known.published, access.known.order
+    assert published is not None
+    assert order is not None
+    for value in np.unique(stamps[bad]).tolist():
+        agent, clock = value >> AGENT_SHIFT, value >> CLOCK_SHIFT & CLOCK_MASK
+        side = "before"
+        if w.cluster.agents.tensor_core[agent] or published[agent] >= clock:
+            side = "after"
+        expected = f"tcgen05_fence_{side}" in w.machine.program.source
+        if side == "before":
+            expected = expected or order.barriers[agent] >= clock
+        if expected or reading == "isa":
+            column = start + int(np.argwhere(stamps == value)[0][1])
+            _missing_fence(w, cta, column, access, value, side, "warning")
+
+
+def _missing_fence(
+    w: Warp, cta: Cta, column: int, access: Access, other: int, side: str, severity: str
+) -> None:
+    """Report that no ``tcgen05.fence`` stands at one side of the synchronisation that puts
+    ``other`` (a stamp) ahead of an access."""
+    machine, agents = w.machine, w.cluster.agents
+    early, early_site = other >> AGENT_SHIFT, other & SITE_MASK
+    name, before = agents.name(access.agent), agents.name(early)
+    here, there = (machine.program.location(s) for s in (access.site, early_site))
+    if side == "after":
+        wait = "relaxed wait" if severity == "error" else "wait"
+        message = (
+            f"{name} uses tensor-memory column {column} behind a {wait} for {before} ({there}), "
+            "and no tcgen05.fence::after_thread_sync stands between that wait and it"
+        )
+        related = [("the earlier access", there)]
+        if w.synced[1]:
+            related.append(("the wait", machine.program.location(w.synced[1])))
+    else:
+        message = (
+            f"{before} is done with tensor-memory column {column} and hands it on to {name} "
+            f"({here}) without a tcgen05.fence::before_thread_sync"
+        )
+        related = [("the later access", here)]
+    site = access.site if side == "after" else early_site
+    machine.report(
+        "missing-tcgen05-fence",
+        w,
+        message,
+        memory=f"tensor memory, column {column}",
+        threads=f"{name} and {before}, CTA {cta.label()}",
+        fix=FENCE_FIX[side],
+        site=site,
+        related=related,
+        severity=severity,
+        fault=(side, site),
+    )
 
 
 def _other(stamps: np.ndarray, bad: np.ndarray) -> tuple[int, int]:
@@ -394,6 +602,7 @@ class Step(NamedTuple):
     accumulate: bool
     site: int
     seen: np.ndarray | None  # the issuer's clock
+    known: Known | None
     clock: int  # the engine's
     group: int
     a_in_tmem: bool
@@ -462,6 +671,7 @@ def tcgen05_mma(
         )
         raise Stop
     pipe = _tensor_pipe(w)
+    known = _known(w) if w.checks else None
     what = "a tensor-memory address" if a_in_tmem else "a descriptor"
     off = tuple(int(uniform(w, word, "a lane mask")) & 0xFFFFFFFF for word in off)
     step = Step(
@@ -472,6 +682,7 @@ def tcgen05_mma(
         bool(uniform(w, accumulate, "the accumulate flag")),
         w.s,
         w.release() if w.checks else None,  # the commit publishes it; what comes next comes after
+        known,
         pipe.clock,
         group,
         a_in_tmem,
@@ -667,7 +878,7 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
             access.async_read(w, cta, block_a, clock, agent, now, site, f"operand A of {what}")
         else:
             for step in batch:
-                _check_tmem_operand(w, cta, step, in_tmem.lanes(), clock[0], what)
+                _check_tmem_operand(w, cta, step, in_tmem.lanes(), what)
         access.async_read(w, cta, block_b, clock, agent, now, site, f"operand B of {what}")
         if place.kept is not None and not place.kept.any():
             continue
@@ -682,9 +893,8 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
                 fix="let the first product of a tile overwrite: accum=False (enable-input-d false)",
                 site=site,
             )
-        _tmem_check(
-            w, cta, place.lanes, column, columns, clock[0], site, what, agent, "write", accumulate
-        )
+        writes = _product_access(w, head, "write", what, adds=accumulate)
+        _tmem_check(w, cta, place.lanes, column, columns, writes)
         unread = tmem.unread[box]
         if not accumulate and unread.any():
             discarded(w, int(tmem.shadow.writer[box][unread].flat[0]) & SITE_MASK, what, site)
@@ -753,7 +963,14 @@ def _rows_by_columns(place: Place, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return place.shaped(a @ b.T)
 
 
-def _check_tmem_operand(w: Warp, cta: Cta, step: Step, lanes, clock, what: str) -> None:
+def _product_access(w: Warp, step: Step, kind: str, what: str, **more) -> Access:
+    assert step.known is not None  # checks are on
+    own = {name: int(step.known.clock[w.unit[name]]) for name in ("tmem_load", "tmem_store")}
+    own["tcgen05"] = step.clock  # one pipe's MMAs are done in order
+    return _access(w, step.known, own, kind, what, "tcgen05", step.site, **more)
+
+
+def _check_tmem_operand(w: Warp, cta: Cta, step: Step, lanes, what: str) -> None:
     """Check and record that a step reads its 8 columns of A."""
     tmem, agent, column = tmem_of(cta), w.unit["tcgen05"], step.a & 0xFFFF
     box = (lanes, slice(column, column + 8))
@@ -770,7 +987,8 @@ def _check_tmem_operand(w: Warp, cta: Cta, step: Step, lanes, clock, what: str) 
             site=site,
             unless=lambda: site in w.machine.raced and bool(shadow.writer[box][bad].all()),
         )
-    _tmem_check(w, cta, lanes, column, 8, clock, site, f"operand A of {what}", agent, "read")
+    access = _product_access(w, step, "read", f"operand A of {what}")
+    _tmem_check(w, cta, lanes, column, 8, access)
     shadow.reader(agent)[box] = stamp(agent, step.clock, site)
     tmem.unread[box] = False
 
@@ -830,7 +1048,7 @@ class _Transfers:
     def waited(self, w: Warp, unit: str) -> None:
         """All transfers so far are done, as far as this warp's order goes."""
         self.pending.clear()
-        w.clock[:, w.unit[unit]] = self.clock
+        w.clock[:TCGEN05_ROW, w.unit[unit]] = self.clock
         self.clock += 1
 
 
@@ -989,13 +1207,15 @@ def tcgen05_ld(
     transfers.pipe.submit(land)
 
 
+def _transfer_access(w: Warp, kind: str, what: str, unit: str) -> Access:
+    own = {name: _transfers(w, name).clock for name in ("tmem_load", "tmem_store")}
+    return _access(w, _known(w), own, kind, what, unit, w.s)
+
+
 def _check_load(w: Warp, transfers: _Transfers, lanes: slice, column: int, count: int) -> None:
     """Check and record a load of columns (lanes by 16) by the warp, at the current site."""
     cta, agent, site = w.cta, w.unit["tmem_load"], w.s
     shadow = tmem_of(cta).shadow
-    clock = w.clock[0].copy()
-    clock[agent] = transfers.clock
-    clock[w.unit["tmem_store"]] = _transfers(w, "tmem_store").clock  # same thread: in order
     box = (lanes, slice(column, column + count))
     bad = shadow.writer[box] == 0
     if bad.any():
@@ -1008,7 +1228,8 @@ def _check_load(w: Warp, transfers: _Transfers, lanes: slice, column: int, count
             fix="wait for the MMA that writes them",
             unless=lambda: site in w.machine.raced and bool(shadow.writer[box][bad].all()),
         )
-    _tmem_check(w, cta, lanes, column, count, clock, site, "tcgen05.ld", agent, "read")
+    access = _transfer_access(w, "read", "tcgen05.ld", "tmem_load")
+    _tmem_check(w, cta, lanes, column, count, access)
     shadow.reader(agent)[box] = stamp(agent, transfers.clock, site)
     tmem_of(cta).unread[box] = False
 
@@ -1068,10 +1289,8 @@ def tcgen05_st(
         first = column + offset
         _tmem_columns(w, cta, first, count, "tcgen05.st", site, agent, w.clock[0])
         if w.checks:
-            clock = w.clock[0].copy()
-            clock[agent] = transfers.clock
-            clock[w.unit["tmem_load"]] = _transfers(w, "tmem_load").clock
-            _tmem_check(w, cta, lanes, first, count, clock, site, "tcgen05.st", agent, "write")
+            access = _transfer_access(w, "write", "tcgen05.st", "tmem_store")
+            _tmem_check(w, cta, lanes, first, count, access)
             box = (lanes, slice(first, first + count))
             tmem.shadow.write(box, stamp(agent, transfers.clock, site))
             tmem.added[box] = False
@@ -1144,13 +1363,3 @@ def _tmem_end(cta: Cta) -> None:
 
 EXIT_HOOKS.append(_tcgen05_exit)
 END_HOOKS.append(_tmem_end)
-
-
-@op
-def tcgen05_fence_before(w: Warp) -> None:
-    """``tcgen05.fence::before_thread_sync``."""
-
-
-@op
-def tcgen05_fence_after(w: Warp) -> None:
-    """``tcgen05.fence::after_thread_sync``."""
