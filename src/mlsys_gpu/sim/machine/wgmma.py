@@ -29,7 +29,7 @@ from mlsys_gpu.sim.machine.core import (
     op,
     whole_warp,
 )
-from mlsys_gpu.sim.machine.numerics import INTEGER_POISON, POISON, bf16_to_f32
+from mlsys_gpu.sim.machine.numerics import F16_VALUES, INTEGER_POISON, POISON, bf16_to_f32
 from mlsys_gpu.sim.machine.operands import (
     bad_descriptor,
     count_product,
@@ -148,6 +148,7 @@ class WgmmaState:
         "issued",
         "known",
         "pending",
+        "quiet",
         "reported",
         "unread",
         "used",
@@ -162,8 +163,10 @@ class WgmmaState:
         self.pending: dict[int, list[Use]] = {}
         #: By array: uses since the last wgmma.fence.
         self.used: dict[int, list[Use]] = {}
-        #: By array: the words that threads have accessed since the last wgmma.fence.
-        self.accessed: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        #: By array: the words that threads have accessed since the last wgmma.fence (1 for each).
+        self.accessed: dict[int, tuple[np.ndarray, bytearray]] = {}
+        #: By array: the words that may be touched again with nothing to check and nothing to do.
+        self.quiet: dict[int, tuple[np.ndarray, bytearray]] = {}
         self.fence_seen = False
         #: Accumulators that nothing has read since the wgmma at a site.
         self.unread: dict[Name, tuple[int, tuple[Piece, ...]]] = {}
@@ -199,47 +202,51 @@ def wgmma_fence(w: Warp, mask=None) -> None:
     whole_warp(w, mask, "wgmma.fence")
     _, state = _warpgroup(w)
     state.accessed.clear()
+    state.quiet.clear()
     state.used.clear()
     state.fence_seen = True
 
 
 @op
-def wgmma_touch(w: Warp, registers: np.ndarray, write: bool, name: str, *span: int) -> None:
-    """Threads read or write registers that wgmma uses too.
-
-    ``span``: the first and one past the last element touched and an element's bytes; all registers
-    of the array where it is left out.
-    """
+def wgmma_touch(
+    w: Warp, registers: np.ndarray, write: bool, name: str, first: int = 0, end: int = -1, size=4
+) -> None:
+    """Threads read or write registers that wgmma uses too: elements ``first`` to ``end - 1`` of
+    ``size`` bytes, or all of the array's."""
     state = w.state.get("wgmma")
     if state is None:
         return  # neither a wgmma nor a wgmma.fence before
-    group = w.cta.state["warpgroups"][w.id // 4]
-    if span:
-        first, end, size = span
-        low, high = first * size >> 2, (end * size + 3) >> 2
-    else:
-        low, high = 0, registers.shape[1] * registers.itemsize >> 2
     key = id(registers)
+    quiet = state.quiet.get(key)
+    if quiet is not None and size == 4 and end == first + 1 and quiet[1][first]:
+        return
+    words = registers.shape[1] * registers.itemsize >> 2
+    if end < 0:
+        low, high = 0, words
+    else:
+        low, high = first * size >> 2, (end * size + 3) >> 2
+    group = w.cta.state["warpgroups"][w.id // 4]
     if w.checks:
         for use in state.pending.get(key, ()):
             if use.low < high and low < use.high:
-                _in_flight(w, state, use, key, write, name, low, span)
+                _in_flight(w, state, use, key, write, name, low, size)
                 break
         held = state.accessed.get(key)
         if held is None:
-            words = registers.shape[1] * registers.itemsize >> 2
-            held = state.accessed[key] = (registers, np.zeros(words, dtype=bool))
-        held[1][low:high] = True
+            held = state.accessed[key] = (registers, bytearray(words))
+        held[1][low:high] = b"\1" * (high - low)
         _read(state, key, low, high)
     if group.matrices:
         _bring_back(group, w.id % 4, key, low, high)
+    if quiet is None:
+        quiet = state.quiet[key] = (registers, bytearray(words))
+    quiet[1][low:high] = b"\1" * (high - low)
 
 
-def _in_flight(w: Warp, state: WgmmaState, use: Use, key: int, write: bool, name, low, span):
+def _in_flight(w: Warp, state: WgmmaState, use: Use, key: int, write: bool, name, low, size):
     """Report registers that threads touch while a wgmma may use them."""
     place = w.machine.program.location(use.site)
     register = max(low, use.low)
-    size = span[2] if span else use.array.itemsize
     # PTX ISA, wgmma.wait_group: accessing the accumulator register or the input register containing
     # the fragments of A without waiting for the instruction's group is undefined behaviour.
     w.machine.report(
@@ -399,6 +406,7 @@ def wgmma_mma(
     accumulate = bool(uniform(w, accumulate, "scale-d"))
     number = state.issued
     state.issued += 1
+    state.quiet.clear()
     at = number - group.base
     form = (a, b, accumulate, n, dtype, ta, tb, sign, half)
     if at == len(group.products):
@@ -500,8 +508,8 @@ def _check_use(w: Warp, state: WgmmaState, array, low: int, high: int, role: str
     """
     key = id(array)
     held = state.accessed.get(key)
-    if held is not None and held[1][low:high].any():
-        held[1][:] = False  # once is enough
+    if held is not None and held[1].find(1, low, high) >= 0:
+        held[1][:] = bytes(len(held[1]))  # once is enough
         _no_fence(
             w,
             f"{w.name()} issues a wgmma whose {role} its threads have accessed since the last "
@@ -721,6 +729,7 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
     w = group.warps[0]
     cta, site, steps = w.cta, head.site, len(chain)
     what = f"wgmma (64x{head.n}x{16 * steps})"
+    left: list[descriptors.Matrix] = []
     rows_a, ta = None, False
     try:
         right = [descriptors.wgmma_matrix(p.b) for _, p in chain]
@@ -738,25 +747,29 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
         last = chain[-1][0] + 1
         assert head.clock is not None
         clock = head.clock.copy()
-        for agent, part in _readers(group, rows_a):
+        block_b = descriptors.operand_block(right, head.n, bool(head.tb)) or rows_b
+        block_a = rows_a
+        if rows_a is not None:
+            block_a = descriptors.operand_block(left, 64, bool(head.ta)) or rows_a
+        for agent, part in _readers(group, rows_a, block_a):
             clock[:, agent] = last
             now = stamp(agent, last)
             if part is not None:
                 access.async_read(w, cta, part, clock, agent, now, site, f"operand A of {what}")
-            access.async_read(w, cta, rows_b, clock, agent, now, site, f"operand B of {what}")
+            access.async_read(w, cta, block_b, clock, agent, now, site, f"operand B of {what}")
 
     def compute() -> None:
         if rows_a is not None:
-            left = (rows_a, ta, head.dtype)
+            origin = (rows_a, ta, head.dtype)
             a = decode(cta, rows_a, ta, head.dtype)
         else:
             bits = _fragments([p for _, p in chain])
-            left = (bits, None, head.dtype)
+            origin = (bits, None, head.dtype)
             half = head.dtype == "float16"
-            a = bits.view(np.float16).astype(np.float32) if half else bf16_to_f32(bits)
+            a = F16_VALUES.take(bits) if half else bf16_to_f32(bits)
         if w.machine.trace is not None:
             place = (cta.index, group.first, name)
-            note(w, site, what, place, head.accumulate, [cta], left, (rows_b, tb, head.dtype))
+            note(w, site, what, place, head.accumulate, [cta], origin, (rows_b, tb, head.dtype))
         b = decode(cta, rows_b, tb, head.dtype).T
         if head.sign < 0:
             a = -a
@@ -770,19 +783,25 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
         else:
             np.add(matrix, a @ b, out=matrix)
         group.matrices[name] = Matrix(matrix, list(head.acc), head.half)
+        for x in group.warps:
+            x.state["wgmma"].quiet.clear()
 
     return compute
 
 
-def _readers(group: Warpgroup, rows_a: np.ndarray | None) -> list[tuple[int, np.ndarray | None]]:
+def _readers(
+    group: Warpgroup, rows_a: np.ndarray | None, block_a: slice | np.ndarray | None
+) -> list[tuple[int, slice | np.ndarray | None]]:
     """Who reads the operands: agents, and the rows of A in shared memory that each one reads."""
     w = group.warps[0]
     if w.machine.reading("wgmma-wait") != "warp":
-        return [(group.agent, rows_a)]
+        return [(group.agent, block_a)]
     if rows_a is None:
         return [(x.unit["wgmma"], None) for x in group.warps]
     rows = rows_a.shape[0] // 4  # each warp multiplies its own 16 rows
-    return [(x.unit["wgmma"], rows_a[rows * i : rows * (i + 1)]) for i, x in enumerate(group.warps)]
+    return [
+        (x.unit["wgmma"], rows_a[rows * i : rows * (i + 1)]) for i, x in enumerate(group.warps)
+    ]
 
 
 def _accumulator(group: Warpgroup, head: Product, name: tuple[Name, ...], what: str) -> np.ndarray:
