@@ -113,7 +113,9 @@ def _check_written(w: Warp, operands, c: np.ndarray, total: np.ndarray, half: bo
     else:
         flat = total.reshape(-1)
         norm = flat.dot(flat)  # not a number where an element is none; the poison is none
-        bad = norm != norm and (c == POISON).any()
+        bad = norm != norm and bool((c == POISON).any())
+        if bad:
+            total[np.broadcast_to(c == POISON, total.shape)] = np.nan  # once is enough
     if bad:
         fix = "clear the accumulators before a tile's first product"
         _unwritten(w, "mma.sync adds to accumulators (operand C) in", fix)

@@ -820,7 +820,9 @@ def _accumulator(group: Warpgroup, head: Product, name: tuple[Name, ...], what: 
     if head.half:
         for x, pieces in zip(group.warps, head.acc, strict=True):
             _unwritten(x, pieces, said, fix, head.site)
-    elif (matrix.view(np.uint32) == POISON).any():
+        return matrix
+    poisoned = matrix.view(np.uint32) == POISON
+    if poisoned.any():
         w.machine.report(
             "uninitialised-read",
             w,
@@ -829,6 +831,7 @@ def _accumulator(group: Warpgroup, head: Product, name: tuple[Name, ...], what: 
             fix=fix,
             site=head.site,
         )
+        matrix[poisoned] = np.nan  # once is enough
     return matrix
 
 
