@@ -125,7 +125,7 @@ def examine(machine: Machine, program: Program, tensors: list[memory.Tensor]) ->
         runs.append(seen)
     if len({len(run) for run in runs}) != 1:
         return
-    lives: dict[Any, list[tuple[memory.Tensor, np.ndarray]]] = {}
+    lives: dict[Any, list[tuple[tuple[Any, ...], np.ndarray]]] = {}
     for products in zip(*runs, strict=True):
         if len({p.site for p in products}) != 1:
             return
@@ -145,6 +145,9 @@ def _examine_product(machine: Machine, tensors, products, lives) -> None:
             rows = first.rows[i]
             if rows is not None:
                 _distinct(machine, first, operand, rows)
+            elif _wrong(operand).any():  # fragments may be put together in any order
+                operands.append(None)
+                continue
             _consistent(machine, tensors, first, operand)
             _format(machine, first, operand, first.dtypes[i])
         operands.append(operand)
@@ -158,8 +161,9 @@ def _examine_product(machine: Machine, tensors, products, lives) -> None:
     if not first.accumulate:
         lives[first.accumulator] = []
     life = lives.setdefault(first.accumulator, [])
-    _once(machine, first, lead, along, life)
-    life.append((lead.tensor, along))
+    pair = tuple([None if operand is None else operand.tensor for operand in operands])
+    _once(machine, first, lead, along, [numbers for of, numbers in life if of == pair], pair)
+    life.append((pair, along))
 
 
 def _origin(name: str, tensors, last, row, mark, transposed: bool) -> Operand | None:
@@ -210,11 +214,15 @@ def _distinct(machine: Machine, product: Product, operand: Operand, rows: np.nda
         first[int(at)] = i
 
 
+def _wrong(operand: Operand) -> np.ndarray:
+    """Which elements do not belong to the row and the position along K that they stand at."""
+    wrong = operand.along != operand.along[:1]
+    wrong = wrong | (operand.across != operand.across[:, :1])
+    return (wrong | (operand.sources != operand.tensor.index)) & (operand.along >= 0)
+
+
 def _consistent(machine: Machine, tensors, product: Product, operand: Operand) -> None:
-    along, across = operand.along, operand.across
-    known = along >= 0
-    wrong = (along != along[:1]) | (across != across[:, :1])
-    wrong = (wrong | (operand.sources != operand.tensor.index)) & known
+    across, wrong = operand.across, _wrong(operand)
     if not wrong.any():
         return
     step = int(np.argwhere(wrong.any(axis=0))[0][0]) // 16  # the first K step that goes wrong
@@ -258,17 +266,17 @@ def _together(machine: Machine, product: Product, a: Operand, b: Operand) -> Non
     _report(machine, product, said, STEP_FIX, a)
 
 
-def _once(machine: Machine, product: Product, operand: Operand, along, life) -> None:
-    """Every coordinate of K counts once, and none is skipped between two steps."""
-    seen: set[int] = set()
-    for tensor, numbers in life:
-        if tensor is operand.tensor:
-            seen.update(int(n) for n in numbers)
-    before = {int(n) for n in seen}
+def _once(machine: Machine, product: Product, operand: Operand, along, life, pair) -> None:
+    """Every coordinate of K counts once, and none is skipped between two steps.
+
+    ``life``: the coordinates of earlier steps with the same pair of tensors. Where one operand is
+    computed, the other may well come again: with other parts of a sum, say.
+    """
+    before = {int(n) for numbers in life for n in numbers}
     for step in range(0, along.size, 16):
         numbers = [int(n) for n in along[step : step + 16]]
         again = sorted(before.intersection(numbers))
-        if again:
+        if again and None not in pair:
             said = (
                 f"K step {step // 16} adds {operand.span(numbers)} to an accumulator that holds "
                 f"the products of {operand.span(again)} already"

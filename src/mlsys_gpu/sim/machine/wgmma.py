@@ -799,9 +799,7 @@ def _readers(
     if rows_a is None:
         return [(x.unit["wgmma"], None) for x in group.warps]
     rows = rows_a.shape[0] // 4  # each warp multiplies its own 16 rows
-    return [
-        (x.unit["wgmma"], rows_a[rows * i : rows * (i + 1)]) for i, x in enumerate(group.warps)
-    ]
+    return [(x.unit["wgmma"], rows_a[rows * i : rows * (i + 1)]) for i, x in enumerate(group.warps)]
 
 
 def _accumulator(group: Warpgroup, head: Product, name: tuple[Name, ...], what: str) -> np.ndarray:
