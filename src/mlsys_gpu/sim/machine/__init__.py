@@ -15,6 +15,8 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     bulk,
     clc,
     compute,
+    convert,
+    integers,
     lanes,
     memory,
     mma,

@@ -1,14 +1,17 @@
-"""PTX arithmetic, rounded as the ISA says: float32 in every rounding mode, packed pairs, integers.
+"""PTX's floating-point arithmetic, rounded as the ISA says.
 
-Values are NumPy scalars or arrays (or Python ints); packed ``f32x2`` values are ``uint64``, the
-first float in the lower half. Source: PTX ISA, "Floating-Point Instructions" and the integer,
-logic and shift sections.
+Values are NumPy scalars or arrays. Packed pairs are integers, the first number in the lower half:
+``f32x2`` of 64 bits, ``f16x2`` and ``bf16x2`` of 32. Source: PTX ISA, "Floating-Point
+Instructions", "Half Precision Floating-Point Instructions" and "Mixed Precision".
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from mlsys_gpu.sim.machine import numerics
 from mlsys_gpu.sim.machine.core import op
 
 _TINY = np.float32(1.1754944e-38)  # the smallest normal float32
@@ -113,24 +116,243 @@ def unpack64(value, which: int):
 
 
 @op
+def joined(size: int, *parts):
+    """Integers of ``size`` bits as one, the first lowest; 128 bits are Python integers."""
+    whole = size * len(parts)
+    if not any(isinstance(p, np.ndarray) for p in parts):
+        return sum((int(p) & ((1 << size) - 1)) << i * size for i, p in enumerate(parts))
+    total: Any = np.uint64(0) if whole == 64 else 0
+    for i, number in enumerate(parts):
+        word = np.asarray(number).astype(np.uint64) & np.uint64((1 << size) - 1)
+        if whole == 64:
+            total = total | word << np.uint64(i * size)
+        else:
+            total = total | word.astype(object) << i * size
+    return total
+
+
+@op
+def part(value, size: int, which: int):
+    """An integer of ``size`` bits out of a wider one, the lowest being 0."""
+    mask = (1 << size) - 1
+    if not isinstance(value, np.ndarray):
+        return int(value) >> which * size & mask
+    if value.dtype == object:
+        return (value >> which * size & mask).astype(np.uint64 if size == 64 else np.int64)
+    shifted = value.astype(np.uint64) >> np.uint64(which * size)
+    return (shifted & np.uint64(mask)).astype(np.uint64 if size == 64 else np.int64)
+
+
+@op
+def flushed(x):
+    """``.ftz``: subnormal numbers as zeros of the same sign."""
+    a = np.asarray(x)
+    smallest = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}[a.dtype.itemsize]
+    return _scalar(np.where(np.abs(a) < smallest, np.copysign(a.dtype.type(0), a), a))
+
+
+@op
+def ones_where(test, of: str):
+    """``set``: all ones (of an integer type) or 1.0 where a comparison is true, else 0."""
+    test = np.asarray(test)
+    if of in ("f32", "f16"):
+        return _scalar(np.where(test, 1, 0).astype(np.float32 if of == "f32" else np.float16))
+    if of == "bf16":
+        return _scalar(np.where(test, 0x3F80, 0).astype(np.uint16))
+    if of.endswith("x2"):
+        one = 0x3F80 if of.startswith("bf16") else 0x3C00
+        words = np.where(test, one, 0) << np.array([0, 16])
+        words = words[..., 0] | words[..., 1]
+    else:
+        words = np.where(test, -1 if of[0] == "s" else (1 << int(of[1:])) - 1, 0)
+    return int(words) if words.ndim == 0 else words
+
+
+@op
 def approximate(kind: str, ftz: bool, x):
-    """``ex2``, ``lg2``, ``rcp``, ``sqrt``, ``rsqrt``, ``tanh`` in ``.approx``: the float64 result
-    rounded to float32, where the hardware is within the ISA's error of it."""
+    """``ex2``, ``lg2``, ``rcp``, ``sqrt``, ``rsqrt``, ``sin``, ``cos`` and ``tanh`` in ``.approx``:
+    the float64 result rounded to float32; the hardware is within the ISA's error of it."""
     a = (_flush(x) if ftz else np.asarray(x, dtype=np.float32)).astype(np.float64)
-    r = {
-        "ex2": np.exp2,
-        "lg2": np.log2,
-        "rcp": lambda v: 1.0 / v,
-        "sqrt": np.sqrt,
-        "rsqrt": lambda v: 1.0 / np.sqrt(v),
-        "tanh": np.tanh,
-    }[kind](a).astype(np.float32)
+    r = _FUNCTIONS[kind](a).astype(np.float32)
+    return _scalar(_flush(r) if ftz else r)
+
+
+_FUNCTIONS = {
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "rcp": lambda v: 1.0 / v,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda v: 1.0 / np.sqrt(v),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+}
+
+
+@op
+def divide(mode: str, ftz: bool, a, b):
+    """``div`` of float32; ``approx`` and ``full`` are rounded to nearest."""
+    a, b = (_flush(x) if ftz else np.asarray(x, dtype=np.float32) for x in (a, b))
+    r = (a.astype(np.float64) / b).astype(np.float32)
+    r = _directed(mode, r, _side_of_quotient(r, a, b))
     return _scalar(_flush(r) if ftz else r)
 
 
 @op
+def square_root(mode: str, ftz: bool, x):
+    """``sqrt`` of float32 in a rounding mode."""
+    a = _flush(x) if ftz else np.asarray(x, dtype=np.float32)
+    r = np.sqrt(a)
+    wide = r.astype(np.float64)
+    r = _directed(mode, r, np.sign(wide * wide - a))
+    return _scalar(_flush(r) if ftz else r)
+
+
+def _side_of_quotient(r, a, b):
+    """1 where ``r`` is above ``a / b``, -1 where it is below, 0 where it is just that.
+
+    The product of two float32 numbers is exact in float64, but for what is smaller than float64's
+    smallest: scaling by powers of two keeps it away from there.
+    """
+    scale = np.float64(2.0**300)
+    over = np.sign(r * scale * b - a * scale)
+    return np.where(np.signbit(b), -over, over)
+
+
+def _directed(mode: str, r, side):
+    """A float32 rounded to nearest, moved to where a directed mode rounds; ``side`` as above."""
+    down, up = np.nextafter(r, np.float32(-np.inf)), np.nextafter(r, np.float32(np.inf))
+    if mode == "rz":
+        mode_down, mode_up = (side > 0) & (r > 0), (side < 0) & (r < 0)
+    else:
+        mode_down, mode_up = (side > 0) & (mode == "rm"), (side < 0) & (mode == "rp")
+    return np.where(mode_down, down, np.where(mode_up, up, r))
+
+
+@op
+def f64(kind: str, *args):
+    """``add``, ``sub``, ``mul``, ``div`` or ``fma`` of float64, rounded to nearest."""
+    a, b, *rest = (np.asarray(x, dtype=np.float64) for x in args)
+    if kind != "fma":
+        functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+        return _scalar(functions[kind](a, b))
+    c = rest[0]
+    high, low = _product(a, b)
+    upper, lower = _two_sum(c, low)
+    top, bottom = _two_sum(high, upper)
+    error = _two_sum(bottom, lower)
+    r = top + _odd(*error)
+    return _scalar(np.where(np.isfinite(r), r, a * b + c))
+
+
+def _two_sum(a, b):
+    """A rounded sum and what it leaves out (Knuth)."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def _product(a, b):
+    """A rounded product and what it leaves out (Dekker)."""
+
+    def split(x):
+        c = x * 134217729.0  # 2**27 + 1
+        high = c - (c - x)
+        return high, x - high
+
+    p = a * b
+    (ah, al), (bh, bl) = split(a), split(b)
+    return p, al * bl - (((p - ah * bh) - al * bh) - ah * bl)
+
+
+@op
+def approximate_f64(kind: str, x):
+    """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: from upper half to upper half."""
+    upper = np.uint64(0xFFFFFFFF00000000)
+    bits = np.ascontiguousarray(np.asarray(x, dtype=np.float64)).view(np.uint64) & upper
+    r = np.ascontiguousarray(_FUNCTIONS[kind](bits.view(np.float64)))
+    return _scalar((r.view(np.uint64) & upper).view(np.float64))
+
+
+# ------------------------------------------------------------------------------ 16-bit numbers
+
+
+@op
+def numbers16(x, of: str):
+    """16-bit numbers as float32; a packed pair has them on a last axis, the lower first."""
+    dtype = "bfloat16" if of.startswith("bf16") else "float16"
+    if not of.endswith("x2"):
+        return numerics.to_f32(x, dtype)
+    words = np.ascontiguousarray(np.asarray(x).astype(np.uint32))
+    pair = words[..., None].view(np.uint16)
+    return numerics.to_f32(pair if dtype == "bfloat16" else pair.view(np.float16), dtype)
+
+
+def _closed(r, of: str):
+    """float32 (or float64) numbers rounded to 16 bits, as :func:`numbers16` took them."""
+    if of.startswith("bf16"):
+        r = numerics.f32_to_bf16(_odd32(r))
+    else:
+        with np.errstate(over="ignore"):
+            r = np.asarray(r).astype(np.float16)
+    if not of.endswith("x2"):
+        return _scalar(r)
+    words = np.ascontiguousarray(r).view(np.uint32)[..., 0]
+    return int(words) if words.ndim == 0 else words.astype(np.int64)
+
+
+def _odd32(r):
+    """float64 to float32, rounded to odd: a last rounding to fewer bits is then right."""
+    if r.dtype == np.float32:
+        return r
+    near = r.astype(np.float32)
+    wide = near.astype(np.float64)
+    cut = np.where(np.abs(wide) > np.abs(r), np.nextafter(near, np.float32(0)), near)
+    inexact = (wide != r) & np.isfinite(r)
+    bits = np.ascontiguousarray(cut).view(np.uint32) | inexact.astype(np.uint32)
+    return bits.view(np.float32)
+
+
+@op
+def half(kind: str, of: str, ftz: bool, sat: bool, relu: bool, *args):
+    """Arithmetic of ``f16``, ``bf16`` and packed pairs of them: ``add``, ``sub``, ``mul``, ``fma``,
+    ``neg``, ``abs``, and ``tanh`` and ``ex2`` in ``.approx``.
+
+    Sums and products of 16-bit numbers are rounded once: float32 has more than twice their digits.
+    """
+    smallest = np.float32(2.0**-126 if of.startswith("bf16") else 2.0**-14)
+
+    def flushed(x):
+        return np.where(np.abs(x) < smallest, np.copysign(np.float32(0), x), x) if ftz else x
+
+    x = [flushed(numbers16(a, of)) for a in args]
+    if kind == "fma":
+        wide = [a.astype(np.float64) for a in x]
+        r = _sum(wide[0] * wide[1], wide[2])
+    elif kind in ("tanh", "ex2"):
+        r = _FUNCTIONS[kind](x[0].astype(np.float64))
+    else:
+        r = {
+            "add": np.add,
+            "sub": np.subtract,
+            "mul": np.multiply,
+            "neg": lambda a: -a,
+            "abs": np.abs,
+        }[kind](*x)
+    if sat:
+        r = np.clip(np.where(np.isnan(r), 0, r), 0, 1)
+    if relu:
+        r = np.where(r < 0, 0, r)
+    closed = _closed(np.asarray(r), of)
+    return _closed(flushed(numbers16(closed, of)), of) if ftz else closed
+
+
+# ------------------------------------------------------------------------------- comparisons
+
+
+@op
 def extreme(kind: str, nan: bool, *args):
-    """``min`` or ``max`` of floats: a NaN loses, or wins with ``.NaN``."""
+    """``min`` or ``max`` of floats: a NaN loses, or wins with ``.NaN``; -0 is less than +0."""
     combine = {
         ("min", False): np.fmin,
         ("max", False): np.fmax,
@@ -139,109 +361,67 @@ def extreme(kind: str, nan: bool, *args):
     }[kind, nan]
     r = args[0]
     for other in args[1:]:
-        r = combine(r, other)
-    return r
-
-
-def _word(x, bits: int):
-    """An integer's low bits, unsigned: a Python int, or a uint64 array."""
-    if isinstance(x, np.ndarray):
-        return x.astype(np.uint64) & np.uint64((1 << bits) - 1)
-    return int(x) & ((1 << bits) - 1)
-
-
-def _plain(x, bits: int, signed: bool):
-    """Bits as the emitted code holds integers: Python ints, int64 arrays, uint64 arrays."""
-    if not isinstance(x, np.ndarray):
-        x &= (1 << bits) - 1
-        return x - (1 << bits) if signed and x >> (bits - 1) else x
-    x = x & np.uint64((1 << bits) - 1)
-    if bits == 64:
-        return x.astype(np.int64) if signed else x
-    x = x.astype(np.int64)
-    return np.where(x >> (bits - 1) & 1, x - (1 << bits), x) if signed else x
+        before, r = r, combine(r, other)
+        if not np.all(r):  # which of two zeros
+            both = (before == 0) & (other == 0)
+            zero = before + other if kind == "max" else -((-before) + (-other))
+            r = np.where(both, zero, r)
+    return r if isinstance(r, np.ndarray) and r.ndim else np.asarray(r)[()]
 
 
 @op
-def shift(kind: str, a, b, bits: int, signed: bool):
-    """``shl`` and ``shr``: amounts at or past the width give 0 (or the sign)."""
-    amount = (
-        np.minimum(_word(b, 32), bits) if isinstance(b, np.ndarray) else min(_word(b, 32), bits)
+def extreme_of(kind: str, of: str, ftz: bool, nan: bool, how: str, *args):
+    """``min`` or ``max`` of any float type; ``how``: ``xorsign.abs`` (the sign of the product),
+    ``abs`` (of magnitudes), ``relu`` (not below 0), or nothing."""
+    narrow = of in ("f16", "bf16", "f16x2", "bf16x2")
+    x = [numbers16(a, of) if narrow else np.asarray(a) for a in args]
+    if ftz:
+        smallest = x[0].dtype.type(2.0**-14 if of.startswith("f16") else 2.0**-126)
+        x = [np.where(np.abs(a) < smallest, np.copysign(a.dtype.type(0), a), a) for a in x]
+    sizes = [np.abs(a) for a in x] if "abs" in how else x
+    r = np.asarray(extreme(kind, nan, *sizes))
+    if "xorsign" in how:
+        negative = np.signbit(x[0]) ^ np.signbit(x[1])
+        r = np.where(negative, -np.abs(r), np.abs(r))
+    if how == "relu":
+        r = np.where(r < 0, r.dtype.type(0), r)
+    return _closed(r, of) if narrow else _scalar(r)
+
+
+@op
+def truth(cmp: str, a, b):
+    """A comparison of floats; the ordered ones are false for NaN, the unordered ones true."""
+    a, b = np.asarray(a), np.asarray(b)
+    nan = np.isnan(a) | np.isnan(b)
+    if cmp in ("num", "nan"):
+        r = nan if cmp == "nan" else ~nan
+    else:
+        compare = {
+            "eq": np.equal,
+            "ne": np.not_equal,
+            "lt": np.less,
+            "le": np.less_equal,
+            "gt": np.greater,
+            "ge": np.greater_equal,
+        }[cmp[:2]]
+        r = compare(a, b)
+        r = r | nan if cmp.endswith("u") else r & ~nan
+    return _scalar(r)
+
+
+@op
+def kind_of_number(what: str, x):
+    """``testp``: ``finite``, ``infinite``, ``number``, ``notanumber``, ``normal`` or
+    ``subnormal``."""
+    a = np.asarray(x)
+    small = np.abs(a) < np.finfo(a.dtype).tiny
+    return _scalar(
+        {
+            "finite": np.isfinite(a),
+            "infinite": np.isinf(a),
+            "number": ~np.isnan(a),
+            "notanumber": np.isnan(a),
+            "normal": np.isfinite(a) & ~small,
+            "subnormal": small & (a != 0),
+        }[what]
     )
-    if kind == "shl":
-        if not isinstance(a, np.ndarray) and not isinstance(amount, np.ndarray):
-            return _plain(_word(a, bits) << int(amount), bits, signed)
-        word, many = np.broadcast_arrays(_word(np.asarray(a), bits), np.asarray(amount))
-        many = many.astype(np.uint64)
-        moved = np.where(many >= 64, np.uint64(0), word << np.minimum(many, np.uint64(63)))
-        return _plain(moved, bits, signed)
-    if signed:
-        amount = (
-            np.minimum(amount, bits - 1)
-            if isinstance(amount, np.ndarray)
-            else min(amount, bits - 1)
-        )
-        if isinstance(a, np.ndarray) or isinstance(amount, np.ndarray):
-            return np.asarray(a).astype(np.int64) >> np.asarray(amount).astype(np.int64)
-        return a >> amount
-    if not isinstance(a, np.ndarray) and not isinstance(amount, np.ndarray):
-        return _word(a, bits) >> int(amount)
-    word, many = np.broadcast_arrays(_word(np.asarray(a), bits), np.asarray(amount))
-    many = many.astype(np.uint64)
-    moved = np.where(many >= 64, np.uint64(0), word >> np.minimum(many, np.uint64(63)))
-    return _plain(moved, bits, False)
-
-
-@op
-def lop3(a, b, c, table: int):
-    """``lop3.b32``: any logic function of three bits, by its truth table."""
-    total = 0
-    for i in range(8):
-        if table >> i & 1:
-            x = a if i & 4 else ~a
-            y = b if i & 2 else ~b
-            z = c if i & 1 else ~c
-            total = total | (x & y & z)
-    return total & 0xFFFFFFFF
-
-
-@op
-def mul_high(a, b, bits: int, signed: bool):
-    """``mul.hi``: the upper half of a product."""
-    if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
-        return _plain(int(a) * int(b) >> bits, bits, signed)
-    product = [
-        x * y for x, y in zip(*(np.broadcast_to(v, (32,)).tolist() for v in (a, b)), strict=True)
-    ]
-    return np.array([_plain(p >> bits, bits, signed) for p in product], dtype=np.int64)
-
-
-@op
-def count_bits(kind: str, a, bits: int):
-    """``popc`` and ``clz``."""
-
-    def one(x: int) -> int:
-        x &= (1 << bits) - 1
-        return x.bit_count() if kind == "popc" else bits - x.bit_length()
-
-    if not isinstance(a, np.ndarray):
-        return one(int(a))
-    return np.array([one(int(x)) for x in a.reshape(-1)], dtype=np.int64).reshape(a.shape)
-
-
-@op
-def permute_bytes(a, b, selector):
-    """``prmt.b32`` in its default mode: four bytes chosen from the eight of ``b:a``."""
-
-    def part(x):
-        return np.asarray(x, dtype=np.int64) & 0xFFFFFFFF
-
-    low, high, chosen = np.broadcast_arrays(part(a), part(b), part(selector))
-    result = np.zeros(low.shape, dtype=np.int64)
-    for i in range(4):
-        nibble = chosen >> 4 * i & 15
-        index = nibble & 7
-        byte = np.where(index < 4, low >> 8 * (index & 3), high >> 8 * (index & 3)) & 0xFF
-        byte = np.where(nibble & 8, np.where(byte & 0x80, 0xFF, 0), byte)
-        result |= byte << 8 * i
-    return int(result) if result.ndim == 0 else result

@@ -63,10 +63,11 @@ def tmod(a, b):
 @op
 def wrap(value, bits: int, signed: bool):
     """An integer wrapped to ``bits`` bits."""
-    if isinstance(value, np.ndarray) and value.dtype == np.uint64 and not signed:
-        return value if bits == 64 else value & np.uint64((1 << bits) - 1)
-    if isinstance(value, np.ndarray) and bits == 64 and value.dtype != object:
-        return value.astype(np.int64 if signed else np.uint64, copy=False)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        if bits == 64:
+            return value.astype(np.int64 if signed else np.uint64, copy=False)
+        if value.dtype == np.uint64:
+            value = (value & np.uint64((1 << bits) - 1)).astype(np.int64)
     value = value & ((1 << bits) - 1)
     if not signed:
         return value
