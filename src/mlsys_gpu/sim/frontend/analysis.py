@@ -34,7 +34,15 @@ _CHILDREN = ("a", "b", "value", "condition", "true_value", "false_value", "base"
 _LISTS = ("args", "vectors", "indices")
 
 #: Operations that a loop may repeat until another thread or an engine has acted.
-_POLLS = ("mbarrier_test_wait", "mbarrier_try_wait", "ptx.ld", "cuda.ldg", "atom", "nano_sleep")
+_POLLS = (
+    "mbarrier_test_wait",
+    "mbarrier_try_wait",
+    "ptx.ld",
+    "cuda.ldg",
+    "cuda.wait_until",
+    "atom",
+    "nano_sleep",
+)
 
 
 def node_id(node: Any) -> int:
@@ -676,6 +684,8 @@ class _Walker:
 def _destinations(call: Any) -> set[int]:
     """Positions of a call's arguments that it writes (or may write, through an address)."""
     name = str(call.op.name)
+    if name == "tirx.cuda.wait_until":
+        return {0}
     positions = {
         i
         for i, a in enumerate(call.args)

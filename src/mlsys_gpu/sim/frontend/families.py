@@ -144,12 +144,9 @@ for _name, _code in {
     "log": "np.log({0})",
     "log2": "np.log2({0})",
     "sqrt": "np.sqrt({0})",
-    "rsqrt": "(np.float32(1) / np.sqrt({0}))",
-    "tanh": "np.tanh({0})",
     "fabs": "np.abs({0})",
     "floor": "np.floor({0})",
     "ceil": "np.ceil({0})",
-    "sigmoid": "(np.float32(1) / (np.float32(1) + np.exp(-({0}))))",
 }.items():
     _unary(_name, _code)
 
@@ -335,7 +332,8 @@ def _space(t: Any, call: Any) -> str:
     raise t.refuse(f"the state space {space}")
 
 
-@row("ptx.ld", "ptx.ld_vec", vectorizable=True)
+@row("ptx.ld", "ptx.ld_vec", "ptx.ld_vec256", "ptx.ldu", "ptx.ldu_vec", "ptx.ld_proxy_readonly",
+     vectorizable=True)  # fmt: skip
 def ld(t: Any, call: Any) -> None:
     space, size = _space(t, call), _PTX_BYTES.get(call.mods["type"])
     if size is None:
@@ -345,18 +343,18 @@ def ld(t: Any, call: Any) -> None:
     lanes = len(targets)
     t.note_memory(space, store=False, width=size * lanes)
     t.mark()
-    if size == 16:  # a 128-bit register: an integer, the same for all lanes
-        if not where.uniform or lanes > 1:
-            raise t.refuse("128-bit loads whose addresses differ between lanes")
-        wide = Value(f"wide(ld_{space}(w, {where.code}, 8, 2{t.mask(where)}))", "uint128")
-        buffer = t.buffer_of(targets[0].source)
-        t.store_register(buffer, targets[0].indices[0], wide)
-        return
+    many, item = (2, 8) if size == 16 else (lanes, size)  # a 128-bit register is two words
     strong = _strength(t, call)
     if strong is not None:
-        code = f'ld_strong(w, "{space}", {where.code}, {size}, {lanes}, {strong}{t.mask(where)})'
+        code = f'ld_strong(w, "{space}", {where.code}, {item}, {many}, {strong}{t.mask(where)})'
     else:
-        code = f"ld_{space}(w, {where.code}, {size}, {lanes}{t.mask(where)})"
+        code = f"ld_{space}(w, {where.code}, {item}, {many}{t.mask(where)})"
+    if size == 16:
+        if t.slice is not None:
+            raise NotVectorizable("a 128-bit register")
+        wide = Value(f"wide({code})", "uint128", where.lane)
+        t.store_register(t.buffer_of(targets[0].source), targets[0].indices[0], wide)
+        return
     _store_results(t, targets, Value(code, "", where.lane, where.loop), size)
 
 
@@ -398,7 +396,7 @@ def _store_results(t: Any, targets: list[Any], value: Value, size: int) -> None:
         t.store_register(buffer, target.indices[0], typed)
 
 
-@row("ptx.st", "ptx.st_vec", vectorizable=True)
+@row("ptx.st", "ptx.st_vec", "ptx.st_vec256", vectorizable=True)
 def st(t: Any, call: Any) -> None:
     space, size = _space(t, call), _PTX_BYTES.get(call.mods["type"])
     if size is None:
@@ -406,10 +404,15 @@ def st(t: Any, call: Any) -> None:
     with t.predicated(call):
         where = t.address_name(t.expr(call.one(_address_name(call))))
         sources = next(v for k, v in call.operands.items() if k in ("b", "src", "value", "val"))
-        value = _group(t, sources, size)
         t.note_memory(space, store=True, width=size * len(sources))
-        t.mark()
         count, strong = len(sources), _strength(t, call)
+        if size == 16:
+            if t.slice is not None:
+                raise NotVectorizable("a 128-bit register")
+            value, size, count = f"words({t.expr(sources[0]).code})", 8, 2
+        else:
+            value = _group(t, sources, size)
+        t.mark()
         if strong is not None:
             t.emit(
                 f'st_strong(w, "{space}", {where.code}, {value}, {size}, {count}, {strong}'

@@ -68,7 +68,9 @@ def cvt_random(t: Any, call: Any) -> None:
 def cvt_tf32(t: Any, call: Any) -> None:
     target, (value,) = _sources(t, call)
     x = _typed(t, value, "float32")
-    _result(t, target, f'convert_tf32({x}, "{call.mods["rnd"]}", {_flags_of(call)})', "b32", [value])
+    _result(
+        t, target, f'convert_tf32({x}, "{call.mods["rnd"]}", {_flags_of(call)})', "b32", [value]
+    )
 
 
 def _container(name: str) -> str:

@@ -271,8 +271,11 @@ def _with_predicate(t: Any, call: Any, test: str, predicate: Any) -> tuple[str, 
     return f"({test} {sign} {_truth(value)})", value
 
 
-@row("ptx.setp", "ptx.setp_pq", "ptx.setp_bool", "ptx.setp_bool_pq", "ptx.setp_half",
-     "ptx.setp_half_pq", "ptx.setp_half_bool", "ptx.setp_half_bool_pq", vectorizable=True)  # fmt: skip
+_PREDICATES = [f"ptx.setp{kind}{form}" for kind in ("", "_half") for form in
+               ("", "_pq", "_bool", "_bool_pq")]  # fmt: skip
+
+
+@row(*_PREDICATES, vectorizable=True)
 def setp(t: Any, call: Any) -> None:
     """A comparison into a predicate, and its complement into a second one.
 

@@ -7,6 +7,7 @@ Instructions", "Half Precision Floating-Point Instructions" and "Mixed Precision
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -425,3 +426,56 @@ def kind_of_number(what: str, x):
             "subnormal": small & (a != 0),
         }[what]
     )
+
+
+@op
+def fast_divide(a, b):
+    """``__fdividef``: a quotient of float32 numbers, 0 for divisors beyond 2**126."""
+    a, b = np.asarray(a, dtype=np.float32), np.asarray(b, dtype=np.float32)
+    large = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
+    r = (a.astype(np.float64) / b).astype(np.float32)
+    return _scalar(np.where(large, np.where(np.isinf(a), np.float32(np.nan), a * 0), r))
+
+
+_error_function = np.vectorize(math.erf, otypes=[np.float64])
+
+_MATHEMATICS = {
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "atan2": np.arctan2,
+    "pow": np.power,
+    "fmod": np.fmod,
+    "hypot": np.hypot,
+    "copysign": np.copysign,
+    "trunc": np.trunc,
+    "nearbyint": np.rint,
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+    "erf": _error_function,
+    "log1p": np.log1p,
+    "log10": np.log10,
+    "exp10": lambda x: np.power(10.0, x),
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+@op
+def mathematics(name: str, *args):
+    """CUDA's mathematical functions: computed in float64 and rounded once."""
+    first = np.asarray(args[0])
+    if name == "nextafter":
+        return _scalar(np.nextafter(first, np.asarray(args[1], dtype=first.dtype)))
+    if name == "ldexp":
+        return _scalar(np.ldexp(first, np.asarray(args[1]).astype(np.int32)))
+    wide = [np.asarray(a).astype(np.float64) for a in args]
+    return _scalar(np.asarray(_MATHEMATICS[name](*wide)).astype(first.dtype))

@@ -229,9 +229,21 @@ def mapa(w: Warp, address, rank, mask=None):
 
 
 @op
-def wide(words) -> int:
-    """Two 64-bit words as one 128-bit integer."""
-    return int(words[0]) | int(words[1]) << 64
+def wide(words):
+    """Two 64-bit words, on a last axis, as one 128-bit integer."""
+    if words.ndim == 1:
+        return int(words[0]) | int(words[1]) << 64
+    low, high = words[..., 0].astype(object), words[..., 1].astype(object)
+    return low | high << 64
+
+
+@op
+def words(value) -> np.ndarray:
+    """A 128-bit integer as two 64-bit words on a last axis."""
+    if not isinstance(value, np.ndarray):
+        value = np.array(value, dtype=object)
+    mask = (1 << 64) - 1
+    return np.stack([(value & mask).astype(np.uint64), (value >> 64).astype(np.uint64)], axis=-1)
 
 
 @op

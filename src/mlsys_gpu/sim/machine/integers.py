@@ -278,7 +278,7 @@ def product24(a, b, c, high: bool, signed: bool, sat: bool):
         a, b = a & 0xFFFFFF, b & 0xFFFFFF
         if signed:
             a, b = (a ^ 0x800000) - 0x800000, (b ^ 0x800000) - 0x800000
-        total = _plain(a * b >> 16 if high else a * b, 32, signed) + c
+        total = int(_plain(a * b >> 16 if high else a * b, 32, signed)) + c
         return min(max(total, -(1 << 31)), (1 << 31) - 1) if sat else total
 
     return _each(one, 32, signed, a, b, c)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_gpu.sim.machine.compute import poison
+from mlsys_gpu.sim.machine.compute import poison, wrap
 from mlsys_gpu.sim.machine.core import Stop, Warp, op, ranges
-from mlsys_gpu.sim.machine.numerics import COMBINE
+from mlsys_gpu.sim.machine.numerics import COMBINE, STORAGE
 
 _BITS = np.int64(1) << np.arange(32)
 
@@ -194,3 +194,22 @@ def all_lanes(values, mask=None) -> bool:
     if not isinstance(values, np.ndarray):
         return bool(values)
     return bool(values.all() if mask is None or mask is True else values[mask].all())
+
+
+@op
+def warp_reduce(w: Warp, value, kind: str, width: int, dtype: str) -> np.ndarray:
+    """A reduction over groups of ``width`` lanes: exchanges with the lane XOR width/2, …, 1."""
+    values = np.array(np.broadcast_to(np.asarray(value), (32,)))
+    floats = values.dtype.kind == "f"
+    combine = {
+        "sum": np.add,
+        "max": np.fmax if floats else np.maximum,
+        "min": np.fmin if floats else np.minimum,
+    }[kind]
+    lanes, step = np.arange(32), width // 2
+    while step:
+        values = combine(values, values[lanes ^ step])
+        if not floats:
+            values = wrap(values, np.dtype(STORAGE[dtype]).itemsize * 8, not dtype.startswith("u"))
+        step //= 2
+    return values

@@ -66,15 +66,15 @@ class Linear:
 
 
 class Tensor(Linear):
-    """A kernel argument in global memory: a private copy, 16-byte aligned and padded."""
+    """A kernel argument in global memory: a private copy, 32-byte aligned and padded."""
 
     def __init__(
         self, index: int, name: str, source: np.ndarray, itemsize: int, shape, grain: int = 4
     ):
         raw = source.reshape(-1).view(np.uint8)
-        padded = np.zeros((raw.size + 31) // 16 * 16, dtype=np.uint8)
-        start = (-padded.ctypes.data) % 16
-        data = padded[start : start + (raw.size + 15) // 16 * 16]
+        padded = np.zeros((raw.size + 63) // 32 * 32, dtype=np.uint8)
+        start = (-padded.ctypes.data) % 32
+        data = padded[start : start + (raw.size + 31) // 32 * 32]
         data[: raw.size] = raw
         super().__init__(data)
         self.index = index
