@@ -941,7 +941,7 @@ def _multiply(tmem: Tmem, place: Place, a, b, accumulate: bool, dtype: str) -> N
     if dtype == "float32":
         product = _rows_by_columns(place, a, b)
         if accumulate:
-            product = place.target(tmem.floats) + product
+            np.add(place.target(tmem.floats), product, out=product)
         place.put(tmem.floats, product)
         return
     held = place.target(tmem.data).astype(np.uint16).view(np.float16)
