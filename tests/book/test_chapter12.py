@@ -135,7 +135,7 @@ def test_numbers_and_findings_tell_of_different_faults(tables):
         "two arrivals expected": "deadlock",
         "no proxy fence": "missing-proxy-fence",
         "no barrier behind it": "race-smem",
-        "no wait::ld": "tcgen05-in-flight",
+        "no wait::ld": "missing-tcgen05-wait",
         "TMEM not freed": "tmem-lifetime",
         "first product added": "uninitialised-read",
         "phase not flipped": "race-smem",

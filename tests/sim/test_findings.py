@@ -261,6 +261,7 @@ def test_unwritten_columns_and_registers_in_flight(schedule):
         tcgen05_touch(w, r, False)
         tcgen05_dealloc(w, at, 32)
         """,
+        readings={"tcgen05-ld": "wait"},
         **schedule,
     )
     assert [f.code for f in report.findings] == ["uninitialised-read", "tcgen05-in-flight"]

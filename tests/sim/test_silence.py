@@ -47,7 +47,7 @@ def test_other_readings_of_the_isa_are_silent_too(arch):
     """The kernels rely on no reading where the ISA's text is disputed."""
     program = sim.compile(gemm.step(3, arch).build(256, 128, 192))
     A, B = gemm_inputs(256, 128, 192, dtype="float16", seed=0)
-    for readings in ({"wgmma-wait": "warp"}, {"tcgen05-ld": "compiler"}):
+    for readings in ({"wgmma-wait": "warp"}, {"tcgen05-ld": "wait"}):
         for schedule, seed in SCHEDULES[:6]:
             report = sim.simulate(
                 program,

@@ -580,10 +580,10 @@ def test_a_store_of_a_that_is_not_waited_for(m, group, schedule):
         m, 32, 2, group, ts=True, change={"tcgen05_wait_st(w)\n": "pass\n"}, **schedule
     )
     finding = report.findings[0]
-    assert finding.code == "race-tmem"
-    assert finding.location.line == line_of("tcgen05_mma(")
-    assert [place.line for _, place in finding.related] == [line_of(STORE.strip())]
-    assert "tcgen05.st of warp" in finding.message
+    assert finding.code == "missing-tcgen05-wait", report
+    assert finding.location.line == line_of(STORE.strip())
+    assert line_of("tcgen05_mma(") in {p.line for f in report.findings for _, p in f.related}
+    assert "has not waited for this tcgen05.st" in finding.message
 
 
 OVERWRITE = """await mbarrier_wait(w, SB, 0)
@@ -718,3 +718,93 @@ def test_a_relaxed_wait_without_one(fences, schedule):
     assert "behind a relaxed wait" in finding.message
     assert line_of("await mbarrier_wait") in [place.line for _, place in finding.related]
     assert not report.ok
+
+
+# --------------------------------------------------------------- waits for loads and stores
+
+#: Warp 0 loads columns that warp 1 overwrites once it is told to.
+SLOT = """
+if w.id == 0:
+    mbarrier_init(w, SB, 1)
+    await tcgen05_alloc(w, SB + 8, 32)
+await cta_sync(w)
+at = int(ld_shared(w, SB + 8, 4, 1))
+if w.id % 4 == 0:
+    if w.id == 0:
+        tcgen05_st(w, at, np.full((32, 4), 7, np.uint32), "32x32b", 4)
+        tcgen05_wait_st(w)
+        r = fresh(4, "uint32")
+        tcgen05_ld(w, r, at, "32x32b", 4)
+        {read}
+        mbarrier_arrive(w, SB, 1, mask=True)
+        {later}
+    if w.id == 4:
+        await mbarrier_wait(w, SB, 0)
+        tcgen05_st(w, at, np.full((32, 4), 8, np.uint32), "32x32b", 4)
+        tcgen05_wait_st(w)
+await cta_sync(w)
+if w.id == 0: tcgen05_dealloc(w, at, 32)
+"""
+USE = 'tcgen05_touch(w, r, False); w.machine.counters["r"] = int(r[5, 3])'
+
+
+def run_slot(read="pass", later="pass", **schedule):
+    return warps.run(SLOT.format(read=read, later=later), threads=160, **schedule)
+
+
+def slot_line(text: str) -> int:
+    (line,) = [i for i, x in enumerate(SLOT.strip("\n").splitlines(), 1) if text in x]
+    return line
+
+
+def test_a_load_that_is_waited_for_before_its_columns_go_on(schedule):
+    report = run_slot("tcgen05_wait_ld(w)", USE, **schedule)
+    assert not report.findings, report
+    assert report.counters["r"] == 7
+
+
+@pytest.mark.parametrize(
+    ("read", "later"),
+    [("pass", "tcgen05_wait_ld(w); " + USE), (USE, "tcgen05_wait_ld(w)"), ("pass", "pass")],
+    ids=["waits too late", "uses and waits too late", "never waits"],
+)
+def test_columns_go_on_before_the_load_is_waited_for(read, later, schedule):
+    report = run_slot(read, later, **schedule)
+    finding = report.findings[0]
+    assert (finding.code, finding.severity) == ("missing-tcgen05-wait", "error"), report
+    assert finding.location.line == slot_line("tcgen05_ld(")
+    assert [p.line for _, p in finding.related] == [slot_line("np.full((32, 4), 8")]
+    assert "wait::ld" in finding.fix
+    if "counters" in read + later:
+        assert report.counters["r"] == 7 or schedule["schedule"] != "eager"
+
+
+def test_a_use_is_a_wait_where_a_kernel_has_no_others(schedule):
+    """A true dependency on the registers, in a kernel that relies on it everywhere."""
+    report = run_slot(USE, **schedule)
+    assert not report.findings, report
+    assert report.counters["r"] == 7
+    strict = run_slot(USE, readings={"tcgen05-ld": "wait"}, **schedule)
+    assert [f.code for f in strict.findings] == ["tcgen05-in-flight"]
+    assert strict.findings[0].location.line == slot_line("tcgen05_ld(") + 1
+
+
+def test_the_same_threads_load_behind_its_store(schedule):
+    body = """
+    await tcgen05_alloc(w, SB, 32)
+    at = int(ld_shared(w, SB, 4, 1))
+    tcgen05_st(w, at, np.full((32, 1), 3, np.float32), "32x32b", 1)
+    {}
+    r = fresh(1, "float32")
+    tcgen05_ld(w, r, at, "32x32b", 1)
+    tcgen05_wait_ld(w)
+    tcgen05_wait_st(w)
+    tcgen05_dealloc(w, at, 32)
+    """
+    report = warps.run(body.format("tcgen05_wait_st(w)"), **schedule)
+    assert not report.findings, report
+    report = warps.run(body.format("pass"), **schedule)
+    finding = warps.only(report)
+    assert (finding.code, finding.location.line) == ("missing-tcgen05-wait", 3)
+    assert [p.line for _, p in finding.related] == [6]
+    assert "wait::st" in finding.fix

@@ -29,6 +29,7 @@ _PRIORITY = (
     "missing-commit",
     "wgmma-in-flight",
     "tcgen05-in-flight",
+    "missing-tcgen05-wait",
     "wgmma-fence",
     "wrong-operand",
     "discarded-product",

@@ -20,6 +20,7 @@ CODES = {
     "race-global": "two CTAs wrote the same bytes of global memory",
     "missing-proxy-fence": "threads wrote what an asynchronous engine reads, without a proxy fence",
     "missing-tcgen05-fence": "tcgen05 operations of two threads without the fences between them",
+    "missing-tcgen05-wait": "a tcgen05.ld or st was not waited for before its columns went on",
     "missing-commit": "a result was read that no observed commit covers",
     "wgmma-in-flight": "accumulator registers were touched while wgmma may still use them",
     "tcgen05-in-flight": "registers were touched while tcgen05.ld may still be filling them",

@@ -478,8 +478,12 @@ READINGS = {
         ),
     },
     "tcgen05-ld": {
-        "isa": "registers of a tcgen05.ld may be used only after tcgen05.wait::ld (PTX ISA)",
-        "compiler": "the compiler waits for a tcgen05.ld before its registers are used",
+        "dependency": (
+            "a use of its registers waits for a tcgen05.ld (PTX ISA, register dependencies), but "
+            "only tcgen05.wait::ld shows that tensor memory has been read; in a kernel that has "
+            "neither that nor a before_thread_sync, the use shows it"
+        ),
+        "wait": "registers of a tcgen05.ld may be used only after tcgen05.wait::ld",
     },
     "tcgen05-fence": {
         "kernel": (

@@ -425,6 +425,8 @@ def _tmem_check(w: Warp, cta: Cta, lanes, start: int, count: int, access: Access
         column = start + int(np.argwhere(bad)[0][1])
         if _behind_relaxed_wait(w, cta, column, before[bad], access):
             return False
+        if _not_waited(w, cta, column, before[bad], access):
+            return False
         if kind == "read":
             held = shadow.previous[box][bad]
             seen = (held >> CLOCK_SHIFT) & CLOCK_MASK <= clock[held >> AGENT_SHIFT]
@@ -453,11 +455,52 @@ def _tmem_check(w: Warp, cta: Cta, lanes, start: int, count: int, access: Access
         column = start + int(np.argwhere(bad)[0][1])
         if _behind_relaxed_wait(w, cta, column, stamps[bad], access):
             return False
+        if _not_waited(w, cta, column, stamps[bad], access):
+            return False
         if kind == "write" and (access.adds or bool((before[bad] == 0).any())):
             _tmem_race(w, cta, column, "read", other, this, what)
         else:
             _tmem_race(w, cta, column, kind, this, other, what, "reads")
         return False
+    return True
+
+
+def _not_waited(w: Warp, cta: Cta, column: int, stamps: np.ndarray, access: Access) -> bool:
+    """Report a load or store that was issued before an access and that its thread has not waited
+    for: the order of the threads alone does not finish it."""
+    value = int(stamps.flat[0])
+    early, site = value >> AGENT_SHIFT, value & SITE_MASK
+    agents, machine = w.cluster.agents, w.machine
+    unit = agents.unit_of(early)
+    if unit not in ("tmem_load", "tmem_store"):
+        return False
+    place = agents.warp_of(early)
+    assert place is not None
+    other = w.cluster.ctas[place[0]].warps[place[1]]
+    moment = other.state[unit].issued.get(value >> CLOCK_SHIFT & CLOCK_MASK)
+    if moment is None or moment > access.known.clock[other.agent]:
+        return False
+    what, wait = ("tcgen05.ld", "::ld") if unit == "tmem_load" else ("tcgen05.st", "::st")
+    verb = "read" if unit == "tmem_load" else "written"
+    later = {"read": "reads it", "write": "overwrites it", "free": "gives it back"}[access.kind]
+    here, there = machine.program.location(site), machine.program.location(access.site)
+    own = other is w and access.agent != w.unit["tcgen05"]
+    machine.report(
+        "missing-tcgen05-wait",
+        w,
+        f"{other.name()} has not waited for this {what}, which may not have {verb} tensor-memory "
+        f"column {column} yet when {agents.name(access.agent)} {later} ({there})"
+        + ("" if own else ": what hands the column over shows only that it was issued"),
+        memory=f"tensor memory, column {column}",
+        threads=f"{agents.name(early)} and {agents.name(access.agent)}, CTA {cta.label()}",
+        fix=(
+            f"execute tcgen05.wait{wait} behind the {what}"
+            + (", before the next access" if own else ", before the arrival or barrier")
+        ),
+        site=site,
+        related=[("the later access", there)] if here != there else [],
+        fault=("wait", site),
+    )
     return True
 
 
@@ -1036,20 +1079,49 @@ def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> N
 # ------------------------------------------------------------------ tcgen05.ld, st, wait, fence
 
 
+@dataclass(slots=True)
+class Transfer:
+    """A load or store that nothing has waited for: when and where it was issued, and its registers
+    (of a load)."""
+
+    clock: int
+    site: int
+    targets: list[np.ndarray]
+    used: bool = False  # something has read the registers, and so waited for this load
+
+
 class _Transfers:
     """Loads or stores between tensor memory and a warp's registers, complete at the wait."""
 
     def __init__(self, w: Warp, unit: str):
+        self.warp, self.unit = w, w.unit[unit]
         self.pipe = Pipe(w.cluster, f"{unit} of {w.name()}")
-        self.clock = 1
-        #: Transfers that nothing has waited for: their registers (None for a store) and sites.
-        self.pending: list[tuple[np.ndarray | None, int]] = []
+        self.clock = 1  # of the next one
+        self.pending: list[Transfer] = []
+        self.issued: dict[int, int] = {}  # the warp's own clock at each one, of late
 
-    def waited(self, w: Warp, unit: str) -> None:
-        """All transfers so far are done, as far as this warp's order goes."""
-        self.pending.clear()
-        w.clock[:TCGEN05_ROW, w.unit[unit]] = self.clock
+    def issue(self, targets: list[np.ndarray]) -> None:
+        w = self.warp
+        self.pending.append(Transfer(self.clock, w.s, targets))
+        if w.checks:
+            self.issued[self.clock] = int(w.clock[0, w.agent])
+            if len(self.issued) > 4096:
+                del self.issued[next(iter(self.issued))]
         self.clock += 1
+
+    def used(self) -> int:
+        """The clock of the last one before which all are done or in use."""
+        return min([t.clock for t in self.pending if not t.used], default=self.clock) - 1
+
+    def settle(self) -> None:
+        """What is no longer pending is done, as far as this warp's order goes."""
+        done = self.pending[0].clock - 1 if self.pending else self.clock - 1
+        self.warp.clock[:TCGEN05_ROW, self.unit] = done
+
+    def wait(self) -> None:
+        self.pipe.drain()
+        self.pending.clear()
+        self.settle()
 
 
 def _transfers(w: Warp, unit: str) -> _Transfers:
@@ -1185,7 +1257,6 @@ def tcgen05_ld(
     targets = [view.view(np.uint32) for view in views]
     for target in targets:
         target[...] = POISON
-        transfers.pending.append((target, site))
     cta, agent = w.cta, w.unit["tmem_load"]
     tmem = tmem_of(cta)
     for offset, count in form.spans:
@@ -1204,12 +1275,20 @@ def tcgen05_ld(
             target[...] = words[:, first : first + target.shape[1]]
             first += target.shape[1]
 
+    transfers.issue(targets)
     transfers.pipe.submit(land)
 
 
 def _transfer_access(w: Warp, kind: str, what: str, unit: str) -> Access:
-    own = {name: _transfers(w, name).clock for name in ("tmem_load", "tmem_store")}
-    return _access(w, _known(w), own, kind, what, unit, w.s)
+    """Stores of a thread are in order, and a store comes after the loads whose registers have been
+    read; a load must wait for the stores before it (PTX ISA, "Non-pipelined instructions, same
+    thread")."""
+    known = _known(w)
+    own = {name: int(known.clock[w.unit[name]]) for name in ("tmem_load", "tmem_store")}
+    if unit == "tmem_store":
+        own[unit] = _transfers(w, unit).clock
+        own["tmem_load"] = max(own["tmem_load"], _transfers(w, "tmem_load").used())
+    return _access(w, known, own, kind, what, unit, w.s)
 
 
 def _check_load(w: Warp, transfers: _Transfers, lanes: slice, column: int, count: int) -> None:
@@ -1234,25 +1313,38 @@ def _check_load(w: Warp, transfers: _Transfers, lanes: slice, column: int, count
     tmem_of(cta).unread[box] = False
 
 
+def _waits_for_loads(w: Warp) -> bool:
+    """Whether a kernel is one that waits for its loads: it says so somewhere."""
+    source = w.machine.program.source
+    return "tcgen05_wait_ld" in source or "tcgen05_fence_before" in source
+
+
 @op
 def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
-    """Threads read or write registers that a tcgen05.ld may still be filling."""
+    """Threads read or write registers that a tcgen05.ld may still be filling.
+
+    A true dependency on the registers waits for them (PTX ISA, "Register dependencies, same
+    thread"); that tensor memory has been read is another matter (see the reading "tcgen05-ld").
+    """
     transfers = w.state.get("tmem_load")
     if transfers is None or not transfers.pending:
         return
-    site = next(
-        (
-            site
-            for target, site in transfers.pending
-            if target is not None and np.may_share_memory(target, registers)
-        ),
-        None,
-    )
-    if site is None:
+    met = [
+        load
+        for load in transfers.pending
+        if any(np.may_share_memory(target, registers) for target in load.targets)
+    ]
+    if not met:
         return
-    if w.machine.reading("tcgen05-ld") == "compiler":
+    transfers.pipe.drain()
+    if w.machine.reading("tcgen05-ld") == "dependency":
+        for load in met:
+            load.used = load.used or not write
+        if not _waits_for_loads(w):
+            transfers.pending = [load for load in transfers.pending if not load.used]
+            transfers.settle()
         return
-    place = w.machine.program.location(site)
+    place = w.machine.program.location(met[0].site)
     w.machine.report(
         "tcgen05-in-flight",
         w,
@@ -1262,7 +1354,7 @@ def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
         fix="execute tcgen05.wait::ld between the load and the first use of its registers",
         related=[("the load", place)],
     )
-    transfers.waited(w, "tmem_load")  # once is enough
+    transfers.wait()  # once is enough
 
 
 @op
@@ -1298,28 +1390,22 @@ def tcgen05_st(
     if values.dtype.itemsize != 4:  # a Python integer, the same for all lanes
         values = values.astype(np.uint32)
     data = np.broadcast_to(values, form.rows.shape).copy().view(np.uint32)
-    transfers.pending.append((None, site))
+    transfers.issue([])
     transfers.pipe.submit(lambda: form.write(tmem.data, lane, column, data))
-
-
-def _wait_transfers(w: Warp, unit: str) -> None:
-    transfers = _transfers(w, unit)
-    transfers.pipe.drain()
-    transfers.waited(w, unit)
 
 
 @op
 def tcgen05_wait_ld(w: Warp, mask=None) -> None:
     """``tcgen05.wait::ld``: this thread's tensor-memory loads so far are done."""
     whole_warp(w, mask, "tcgen05.wait::ld")
-    _wait_transfers(w, "tmem_load")
+    _transfers(w, "tmem_load").wait()
 
 
 @op
 def tcgen05_wait_st(w: Warp, mask=None) -> None:
     """``tcgen05.wait::st``: this thread's tensor-memory stores so far are done."""
     whole_warp(w, mask, "tcgen05.wait::st")
-    _wait_transfers(w, "tmem_store")
+    _transfers(w, "tmem_store").wait()
 
 
 def _tcgen05_exit(w: Warp) -> None:
@@ -1336,7 +1422,7 @@ def _tcgen05_exit(w: Warp) -> None:
                 f"{w.name()} exits without having waited for this {name}",
                 memory="tensor memory",
                 fix=f"execute tcgen05.wait::{name[-2:]} behind it",
-                site=transfers.pending[0][1],
+                site=transfers.pending[0].site,
             )
 
 
