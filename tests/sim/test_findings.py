@@ -280,7 +280,7 @@ def test_a_load_that_nobody_waits_for(schedule):
         """,
         **schedule,
     )
-    assert [f.code for f in report.findings] == ["in-flight-at-exit", "tmem-lifetime"]
+    assert [f.code for f in report.findings] == ["missing-tcgen05-wait", "tmem-lifetime"]
     assert report.findings[0].location.line == 5
 
 

@@ -1417,12 +1417,13 @@ def _tcgen05_exit(w: Warp) -> None:
         transfers = w.state.get(unit)
         if transfers is not None and transfers.pending:
             w.machine.report(
-                "in-flight-at-exit",
+                "missing-tcgen05-wait",
                 w,
                 f"{w.name()} exits without having waited for this {name}",
                 memory="tensor memory",
                 fix=f"execute tcgen05.wait::{name[-2:]} behind it",
                 site=transfers.pending[0].site,
+                fault=("wait", transfers.pending[0].site),
             )
 
 
