@@ -105,7 +105,7 @@ acc[:] = ld_global(w, C + place, 4, 1).view(acc.dtype)
 a = ld_global(w, F + 4 * ({words} * w.tid[:, None] + np.arange({words})), 4, 1)
 A, B = {a}, {b}
 wgmma_fence(w)
-for k in range({steps}): wgmma_mma(w, ((acc, 0, {regs}),), {source}, B[k], k > 0 or {accumulate}, {n}, {dtype!r}, {ta}, {tb}, {sign}, {half})
+for k in range({steps}): wgmma_mma(w, ((acc, 0, {regs}),), (({source}, B[k], k > 0 or {accumulate}),), {n}, {dtype!r}, {ta}, {tb}, {sign}, {half})
 wgmma_commit(w)
 await wgmma_wait(w, 0)
 wgmma_touch(w, acc, False, 'acc')
@@ -731,11 +731,11 @@ def test_a_barrier_between_two_steps_of_a_chain():
     a = np.zeros((32, 4), np.uint32)
     b = (SB & 0x3FFFF) >> 4 | 8 << 16 | 8 << 32
     wgmma_fence(w)
-    wgmma_mma(w, ((acc, 0, 4),), ((a, 0, 4),), b, False, 8, "float16", 0, 0, 1)
+    wgmma_mma(w, ((acc, 0, 4),), ((((a, 0, 4),), b, False),), 8, "float16", 0, 0, 1)
     st_shared(w, SB + 4096 + 16 * w.tid, 0, 4, 4)
     fence_proxy_async(w)
     await cta_sync(w)
-    wgmma_mma(w, ((acc, 0, 4),), ((a, 0, 4),), b + 256, True, 8, "float16", 0, 0, 1)
+    wgmma_mma(w, ((acc, 0, 4),), ((((a, 0, 4),), b + 256, True),), 8, "float16", 0, 0, 1)
     wgmma_commit(w)
     await wgmma_wait(w, 0)
     """

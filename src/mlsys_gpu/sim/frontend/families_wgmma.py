@@ -54,10 +54,15 @@ def wgmma_mma(t: Any, call: Any) -> None:
     sign = int(call.one("scale_a").value) * int(call.one("scale_b").value)
     tb = int(call.one("trans_b").value)
     t.mark()
-    t.emit(
-        f"wgmma_mma(w, {d}, {a}, {b}, {scale}, {n}, "
-        f'"{dtype}", {ta}, {tb}, {sign}{", True" * half}{_mask_kw(t)})'
-    )
+    step = f"({a}, {b}, {scale})"
+    rest = f'{n}, "{dtype}", {ta}, {tb}, {sign}{", True" * half}{_mask_kw(t)})'
+    head = "    " * t.depth + f"wgmma_mma(w, {d}, ("
+    tail = f",), {rest}"
+    last = t.lines[-1]
+    if last.startswith(head) and last.endswith(tail):  # the next step on the same accumulators
+        t.lines[-1] = f"{last[: -len(tail)]}, {step}{tail}"
+    else:
+        t.lines.append(f"{head}{step}{tail}")
 
 
 def _pieces(t: Any, sources: list[Any], values: bool = False) -> str:

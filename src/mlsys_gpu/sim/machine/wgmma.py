@@ -9,8 +9,10 @@ of a local array ``[32, R]``. Each word of each array can be in flight on its ow
 ``wgmma.fence`` and ``wgmma.wait_group`` are about registers, not about the arrays they stand in.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from mlsys_gpu.sim.machine.clocks import (
 )
 from mlsys_gpu.sim.machine.core import (
     EXIT_HOOKS,
+    Cta,
     Pipe,
     Stop,
     Waiting,
@@ -67,12 +70,11 @@ class Product:
         "acc",
         "accumulate",
         "b",
-        "clock",
+        "clocks",
         "dtype",
         "form",
         "fragments",
         "half",
-        "issued",
         "n",
         "names",
         "sign",
@@ -89,8 +91,7 @@ class Product:
         self.acc: list[Any] = [None] * 4  # pieces, by warp
         self.names: list[Any] = [None] * 4
         self.fragments: list[Any] = [None] * 4
-        self.clock: np.ndarray | None = None
-        self.issued = 0
+        self.clocks: list[Any] = [None] * 4  # each warp's at its issue
         self.times = [0] * 4  # each warp's own clock at its issue
 
 
@@ -114,6 +115,8 @@ class Warpgroup:
         self.first = w.id // 4 * 4
         self.warps = w.cta.warps[self.first : self.first + 4]
         self.products: list[Product] = []
+        self.issued = [0] * 4  # instructions that each warp has issued
+        self.completed = [0] * 4  # and waited for
         self.base = 0  # products forgotten because they are done
         self.prepared = 0  # products checked
         self.done = 0  # products computed
@@ -142,19 +145,25 @@ class WgmmaState:
 
     __slots__ = (
         "accessed",
+        "clock",
         "completed",
         "fence_seen",
+        "group",
         "groups",
         "issued",
         "known",
         "pending",
         "quiet",
         "reported",
+        "time",
         "unread",
         "used",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, group: Warpgroup) -> None:
+        self.group = group
+        self.clock: np.ndarray | None = None  # the warp's at its last issue
+        self.time = 0  # its own component of that
         self.issued = 0
         self.groups: list[int] = []  # instructions issued when each group was committed
         self.completed = 0
@@ -175,8 +184,8 @@ class WgmmaState:
 
 def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
     state = w.state.get("wgmma")
-    if state is None:
-        state = w.state["wgmma"] = WgmmaState()
+    if state is not None:
+        return state.group, state
     groups = w.cta.state.setdefault("warpgroups", {})
     group = groups.get(w.id // 4)
     if group is None:
@@ -190,6 +199,7 @@ def _warpgroup(w: Warp) -> tuple[Warpgroup, WgmmaState]:
             )
             raise Stop
         group = groups[w.id // 4] = Warpgroup(w)
+    state = w.state["wgmma"] = WgmmaState(group)
     return group, state
 
 
@@ -225,7 +235,7 @@ def wgmma_touch(
         low, high = 0, words
     else:
         low, high = first * size >> 2, (end * size + 3) >> 2
-    group = w.cta.state["warpgroups"][w.id // 4]
+    group = state.group
     if w.checks:
         for use in state.pending.get(key, ()):
             if use.low < high and low < use.high:
@@ -378,9 +388,7 @@ def _unwritten(w: Warp, pieces: tuple[Piece, ...], said: str, fix: str, site: in
 def wgmma_mma(
     w: Warp,
     d: tuple[Piece, ...],
-    a,
-    b,
-    accumulate,
+    steps: tuple[tuple[Any, Any, Any], ...],
     n: int,
     dtype: str,
     ta: int,
@@ -389,64 +397,72 @@ def wgmma_mma(
     half: bool = False,
     mask=None,
 ) -> None:
-    """``wgmma.mma_async``: issue one m64nNk16 step.
+    """``wgmma.mma_async``: issue one or several m64nNk16 steps on the same accumulators.
 
-    ``d`` are the pieces of the accumulators. ``a`` is a descriptor, or a tuple of what the four
-    registers of A come from: pieces, and values ``(value,)`` of one register each. ``b`` is a
-    descriptor. ``sign`` is -1 where the product is negated.
+    ``d`` are the pieces of the accumulators. Each step is A, B and scale-d. A is a descriptor, or a
+    tuple of what its four registers come from: pieces, and values ``(value,)`` of one register
+    each. B is a descriptor. ``sign`` is -1 where the product is negated.
     """
-    whole_warp(w, mask, "wgmma.mma_async")
-    group, state = _warpgroup(w)
-    parts = None
-    if isinstance(a, tuple):
-        parts, a = a, None
-    else:
-        a = int(uniform(w, a, "a descriptor"))
-    b = int(uniform(w, b, "a descriptor"))
-    accumulate = bool(uniform(w, accumulate, "scale-d"))
-    number = state.issued
-    state.issued += 1
-    state.quiet.clear()
-    at = number - group.base
-    form = (a, b, accumulate, n, dtype, ta, tb, sign, half)
-    if at == len(group.products):
-        group.products.append(Product(form, w.s))
-        w.machine.count("mma_instructions")  # the warp that comes first; once for the warpgroup
-        count_product(w, 64, n, 1, a is None)
-    product = group.products[at]
-    if product.form != form:
-        w.machine.report(
-            "divergent-collective",
-            w,
-            f"the warps of a warpgroup issue different wgmma instructions as their {number + 1}th",
-            memory="",
-            fix="let all four warps take the same path, with the same descriptors",
-            related=[("another warp's", w.machine.program.location(product.site))],
-        )
-        raise Stop
+    if mask is not None:
+        whole_warp(w, mask, "wgmma.mma_async")
+    state = w.state.get("wgmma") or _warpgroup(w)[1]
+    group = state.group
     name = tuple([(id(array), start, count) for array, start, count in d])
-    quarter = w.id % 4
     if name not in state.known:
         _inside(w, d)
         state.known.add(name)
-    if parts is not None:
-        pieces = tuple([part for part in parts if len(part) == 3])
-        _inside(w, pieces)
-        for array, start, count in pieces if group.matrices else ():
-            _bring_back(group, quarter, id(array), start, start + count)
-        product.fragments[quarter] = _snapshot(parts)
-    if w.checks:
-        _check_registers(w, state, product, d, parts, number)
-        if not accumulate and name in state.unread:
-            discarded(w, state.unread[name][0], f"wgmma (64x{n}x16)", w.s)
+    quarter, checks, products = w.id % 4, w.checks, group.products
+    state.quiet.clear()
+    fragments: list[Any] = []  # of the steps, with their pieces
+    for step, (a, b, accumulate) in enumerate(steps):
+        words = None
+        if type(a) is tuple:
+            pieces = tuple([part for part in a if len(part) == 3])
+            fragments.append(pieces)
+            for array, start, count in pieces if group.matrices else ():
+                _bring_back(group, quarter, id(array), start, start + count)
+            words, a = _snapshot(w, a), None
+        elif type(a) is not int:
+            a = int(uniform(w, a, "a descriptor"))
+        if type(b) is not int:
+            b = int(uniform(w, b, "a descriptor"))
+        if accumulate is not True:
+            accumulate = bool(uniform(w, accumulate, "scale-d"))
+        form = (a, b, accumulate, n, dtype, ta, tb, sign, half)
+        at = state.issued + step - group.base
+        if at == len(products):  # the warp that comes first; once for the warpgroup
+            products.append(Product(form, w.s))
+            w.machine.count("mma_instructions")
+            count_product(w, 64, n, 1, a is None)
+        product = products[at]
+        if product.form != form:
+            w.machine.report(
+                "divergent-collective",
+                w,
+                "the warps of a warpgroup issue different wgmma instructions as their "
+                f"{state.issued + step + 1}th",
+                memory="",
+                fix="let all four warps take the same path, with the same descriptors",
+                related=[("another warp's", w.machine.program.location(product.site))],
+            )
+            raise Stop
+        product.acc[quarter], product.names[quarter] = d, name
+        product.fragments[quarter] = words
+        if checks and not accumulate:
+            lost = state.unread.get(name) if step == 0 else (w.s, d)
+            if lost is not None:
+                discarded(w, lost[0], f"wgmma (64x{n}x16)", w.s)
+    if checks:
+        last = state.issued + len(steps) - 1
+        _check_registers(w, state, n, d, fragments, last)
         state.unread[name] = (w.s, d)
-        product.clock = (
-            w.clock.copy() if product.clock is None else np.minimum(product.clock, w.clock)
-        )
-        product.times[quarter] = int(w.clock[0, w.agent])
-    product.acc[quarter] = d
-    product.names[quarter] = name
-    product.issued += 1
+        if state.clock is None or not np.array_equal(state.clock, w.clock):
+            state.clock, state.time = w.clock.copy(), int(w.clock[0, w.agent])
+        for product in products[state.issued - group.base : last + 1 - group.base]:
+            product.clocks[quarter] = state.clock
+            product.times[quarter] = state.time
+    state.issued += len(steps)
+    group.issued[quarter] = state.issued
 
 
 def _inside(w: Warp, pieces: tuple[Piece, ...]) -> None:
@@ -464,9 +480,16 @@ def _inside(w: Warp, pieces: tuple[Piece, ...]) -> None:
             raise Stop
 
 
-def _snapshot(parts) -> np.ndarray:
+def _snapshot(w: Warp, parts) -> np.ndarray:
     """The four registers of A, ``[32, 4]`` words, as they are now."""
+    if len(parts) == 1:
+        array, first, count = parts[0]
+        words = array.view(np.uint32)[:, first : first + count].copy()
+        if words.shape[1] != count:
+            _inside(w, parts)
+        return words
     words, at = np.empty((32, 4), dtype=np.uint32), 0
+    _inside(w, tuple([part for part in parts if len(part) == 3]))
     for part in parts:
         if len(part) == 3:
             array, first, count = part
@@ -478,26 +501,30 @@ def _snapshot(parts) -> np.ndarray:
     return words
 
 
-def _check_registers(w: Warp, state: WgmmaState, product: Product, d, parts, number: int) -> None:
-    """The rules of ``wgmma.fence`` and ``wgmma.wait_group`` for the registers of an issue."""
+def _check_registers(w: Warp, state: WgmmaState, n: int, d, fragments, number: int) -> None:
+    """The rules of ``wgmma.fence`` and ``wgmma.wait_group`` for the registers of an issue.
+
+    ``fragments``: the pieces of A in registers, for each step; ``number``: the last instruction's.
+    """
     if not state.fence_seen:
         state.fence_seen = True  # once is enough
         _no_fence(w, f"{w.name()} issues its first wgmma without a wgmma.fence before it")
     else:
-        uses = [(piece, ACCUMULATOR, product.n) for piece in d]
-        uses += [(part, FRAGMENT, 0) for part in parts or () if len(part) == 3]
-        for (array, first, count), role, n in uses:
-            if _check_use(w, state, array, first, first + count, role, n):
+        for array, first, count in d:
+            if _check_use(w, state, array, first, first + count, ACCUMULATOR, n):
                 break
-    if parts is not None:
-        pieces = tuple([part for part in parts if len(part) == 3])
-        said = f"wgmma (64x{product.n}x16) reads operand A from registers"
+        else:
+            for array, first, count in itertools.chain.from_iterable(fragments):
+                if _check_use(w, state, array, first, first + count, FRAGMENT, 0):
+                    break
+    for pieces in fragments:
+        said = f"wgmma (64x{n}x16) reads operand A from registers"
         _unwritten(w, pieces, said, "write all four registers of the fragment first", w.s)
         for array, first, count in pieces:
             _read(state, id(array), first, first + count)
             _use(state, array, first, first + count, FRAGMENT, 0, number, w.s)
     for array, first, count in d:
-        _use(state, array, first, first + count, ACCUMULATOR, product.n, number, w.s)
+        _use(state, array, first, first + count, ACCUMULATOR, n, number, w.s)
 
 
 def _check_use(w: Warp, state: WgmmaState, array, low: int, high: int, role: str, n: int) -> bool:
@@ -583,31 +610,28 @@ def _use(state: WgmmaState, array, low: int, high: int, role: str, n: int, numbe
 @op
 def wgmma_commit(w: Warp, mask=None) -> None:
     """``wgmma.commit_group``: what was issued since the last commit is one group."""
-    whole_warp(w, mask, "wgmma.commit_group")
+    if mask is not None:
+        whole_warp(w, mask, "wgmma.commit_group")
     group, state = _warpgroup(w)
     state.groups.append(state.issued)
     upto = state.issued
-    if _issued(group) >= upto > group.prepared:
+    if min(group.issued) >= upto > group.prepared:
         _prepare(group, upto)
         group.pipe.submit(lambda: _run_products(group, upto))
     if group.waiters:
         group.pipe.submit(lambda: _wake(group))
 
 
-def _issued(group: Warpgroup) -> int:
-    """Instructions that all four warps have issued."""
-    return min(w.state["wgmma"].issued if "wgmma" in w.state else 0 for w in group.warps)
-
-
 @op
 def wgmma_wait(w: Warp, count: int, mask=None):
     """``wgmma.wait_group N``: all but the latest N groups of this warp are done."""
-    whole_warp(w, mask, "wgmma.wait_group")
+    if mask is not None:
+        whole_warp(w, mask, "wgmma.wait_group")
     group, state = _warpgroup(w)
     if len(state.groups) <= count:
         return None
     upto = state.groups[len(state.groups) - 1 - count]
-    if _issued(group) < upto:
+    if min(group.issued) < upto:
         group.waiters.append((w, upto))
         w.state["wgmma_wait"] = upto
         w.waiting = Waiting(
@@ -631,7 +655,7 @@ def wgmma_wait(w: Warp, count: int, mask=None):
 
 def _wake(group: Warpgroup) -> None:
     """Let the warps go on whose products all four warps have issued."""
-    issued = _issued(group)
+    issued = min(group.issued)
     for other, wanted in list(group.waiters):
         if issued >= wanted:
             group.waiters.remove((other, wanted))
@@ -652,13 +676,14 @@ def _complete(w: Warp, group: Warpgroup, state: WgmmaState, upto: int) -> None:
         ):
             w.clock[2, other.agent] = max(int(w.clock[2, other.agent]), time)
     w.clock[:, agent] = max(int(w.clock[0, agent]), upto)
-    for key, uses in list(state.pending.items()):
+    for key, uses in list(state.pending.items()) if state.pending else ():
         left = [use for use in uses if use.number >= upto]
         if left:
             state.pending[key] = left
         else:
             del state.pending[key]
-    finished = min(x.state["wgmma"].completed if "wgmma" in x.state else 0 for x in group.warps)
+    group.completed[w.id % 4] = state.completed
+    finished = min(group.completed)
     if finished > group.base:
         del group.products[: finished - group.base]
         group.base = finished
@@ -714,12 +739,8 @@ def _continues(last: Product, product: Product) -> bool:
         and (last.a is None) == (product.a is None)
         and (last.a is None or last.a & high == product.a & high)
         and last.form[3:] == product.form[3:]
-        and _same_clock(last.clock, product.clock)
+        and all(map(is_, last.clocks, product.clocks))
     )
-
-
-def _same_clock(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    return one is None or other is None or np.array_equal(one, other)
 
 
 def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], None]:
@@ -742,11 +763,10 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
     if rows_a is not None:
         out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
     out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
-    name = tuple(head.names)
+    name, starts = tuple(head.names), tuple([p.b for _, p in chain])
     if w.checks:
         last = chain[-1][0] + 1
-        assert head.clock is not None
-        clock = head.clock.copy()
+        clock = np.minimum.reduce(head.clocks)
         block_b = descriptors.operand_block(right, head.n, bool(head.tb)) or rows_b
         block_a = rows_a
         if rows_a is not None:
@@ -770,7 +790,7 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
         if w.machine.trace is not None:
             place = (cta.index, group.first, name)
             note(w, site, what, place, head.accumulate, [cta], origin, (rows_b, tb, head.dtype))
-        b = decode(cta, rows_b, tb, head.dtype).T
+        b = _operand_b(cta, (starts, head.n, tb, head.dtype), rows_b)
         if head.sign < 0:
             a = -a
         for other in [k for k, m in group.matrices.items() if k != name and _shared(m.views, head)]:
@@ -787,6 +807,17 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
             x.state["wgmma"].quiet.clear()
 
     return compute
+
+
+def _operand_b(cta: Cta, form: tuple, rows: np.ndarray) -> np.ndarray:
+    """Operand B as ``[K, N]`` float32: kept for the next products that read the same bytes, those
+    of the tile's other rows in this warpgroup or in another."""
+    known = cta.state.get("wgmma_b")
+    key = (cta.version, form)
+    if known is None or known[0] != key:
+        *_, transposed, dtype = form
+        known = cta.state["wgmma_b"] = (key, decode(cta, rows, transposed, dtype).T)
+    return known[1]
 
 
 def _readers(
