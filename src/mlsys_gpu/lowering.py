@@ -220,7 +220,7 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
     views, names = tuple(_views(func.body)), frozenset(_names(func.body))
     tagged = func.with_body(_tag_lines(func.body)) if keep_lines else func
     module = _run_pipeline(tagged, name, arch)
-    host, device = _split(module)
+    host, device = _split(module, name)
     launch, arguments, maps = _HostReader(host, params).read()
     return Lowered(
         name=name,
@@ -535,7 +535,7 @@ def _reason(error: Exception) -> str:
     return text if len(text) < 4000 else text[:4000] + " …"
 
 
-def _split(module: Any) -> tuple[Any, Any]:
+def _split(module: Any, name: str) -> tuple[Any, Any]:
     device = [f for f in module.functions.values() if "tirx.kernel_launch_params" in f.attrs]
     host = [f for f in module.functions.values() if "tirx.is_entry_func" in f.attrs]
     if len(device) != 1 or len(host) != 1:
@@ -546,7 +546,7 @@ def _split(module: Any) -> tuple[Any, Any]:
                 "T.warp_id and T.thread_id, which give the launch its extents"
             )
         raise LoweringError(
-            f"the lowered module holds {len(host)} host and {len(device)} device functions; "
+            f"{name}: the lowered module holds {len(host)} host and {len(device)} device functions; "
             f"expected one of each{hint}"
         )
     return host[0], device[0]
