@@ -33,6 +33,7 @@ CODES = {
     "barrier-mixed": "a thread may count for another turn of a named barrier than its own",
     "uninitialised-read": "memory or registers were read that nothing has written",
     "out-of-bounds": "an address outside the memory it belongs to",
+    "tma-operand": "a tensor map, or another operand, that a bulk copy cannot take",
     "misaligned": "an address that its access width does not divide",
     "tmem-lifetime": "tensor memory used outside its allocation, or never given back",
     "tmem-lane-quarter": "a warp addressed tensor-memory lanes of another warp's quarter",

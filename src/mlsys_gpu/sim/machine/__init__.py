@@ -10,6 +10,7 @@ from mlsys_gpu.sim.arguments import bind
 from mlsys_gpu.sim.machine import (  # noqa: F401
     access,
     arith,
+    async_copies,
     atomics,
     barriers,
     bulk,
@@ -22,6 +23,7 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     mma,
     order,
     registers,
+    rendezvous,
     tcgen05,
     wgmma,
 )

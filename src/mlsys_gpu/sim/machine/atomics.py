@@ -323,12 +323,12 @@ def st_async(
 
 
 def _send(w: Warp, cta: Cta, offset: int, value, bar, width: int, vec: int, how: str, dtype: str):
-    phase = bar.phase + 1
-    agent = w.cluster.agents.barrier(bar.cta.rank, bar.index)
+    phase, agent = bar.phase + 1, bar.agent
+    moment = bar.epoch + phase
     index = access.words_of(np.array([offset]), width, w.machine.program.grain)
     if w.checks:
         clock = w.clock.copy()
-        clock[:, agent] = phase
+        clock[:, agent] = moment
         shadow = cta.shadow.flat()
         before = shadow.writer[index]
         bad = unseen(before, clock[0])
@@ -339,7 +339,7 @@ def _send(w: Warp, cta: Cta, offset: int, value, bar, width: int, vec: int, how:
             if bad is not None and reader != agent:
                 read = stamps.reshape(-1)[index]
                 access.race(w, cta, index, False, read, bad, "write", "read", agent, w.s, None)
-        shadow.write(index, agent << 48 | phase << 16 | w.s)
+        shadow.write(index, agent << 48 | moment << 16 | w.s)
         cta.remote[w.agent] = w.now | w.s
     site = w.s
     bar.charge(phase, width, w.clock)

@@ -1,4 +1,4 @@
-"""Copies that engines make: the tensor memory accelerator (TMA), bulk copies, and ``cp.async``.
+"""Bulk copies, of boxes of tensors and of plain bytes, by the tensor memory accelerator (TMA).
 
 A copy takes effect when its engine's turn comes. Its accesses are checked and stamped when it is
 issued. A load that completes on an mbarrier is stamped with that barrier's agent and the phase it
@@ -10,30 +10,54 @@ Source: PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy" 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from mlsys_gpu.sim.machine import access, memory, order
-from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at, uniform
-from mlsys_gpu.sim.machine.clocks import stamp, unseen
-from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Pipe, Stop, Warp, op, threads_in
-from mlsys_gpu.sim.machine.numerics import COMBINE, from_f32, to_f32
+from mlsys_gpu.sim.machine.atomics import combined
+from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at
+from mlsys_gpu.sim.machine.clocks import CLOCK_MASK, CLOCK_SHIFT, SITE_MASK, stamp, unseen
+from mlsys_gpu.sim.machine.core import (
+    END_HOOKS,
+    EXIT_HOOKS,
+    LANES,
+    Cta,
+    Pipe,
+    Stop,
+    Warp,
+    op,
+)
+from mlsys_gpu.sim.program import Unsupported
+
+_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 _SWIZZLE_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
+_OTHER_SWIZZLES = {4: "128B_ATOM_32B", 5: "128B_ATOM_32B_FLIP_8B", 6: "128B_ATOM_64B"}
 
 
 class TensorMap:
     """A tensor map, as ``cuTensorMapEncodeTiled`` makes it.
 
     Dimensions are innermost first. ``strides`` are bytes (of the dimensions but the innermost),
-    ``box`` and ``steps`` elements; ``swizzle`` is bytes; ``fill`` is the out-of-bounds value's
-    kind: 0 zeros, 1 NaN.
+    ``box`` and ``steps`` (element strides) elements; ``swizzle`` is bytes; ``fill`` is the
+    out-of-bounds value's kind: 0 zeros, 1 NaN. Element strides take every so many elements of the
+    box: a copy moves ``ceil(box / step)`` of them; along the innermost dimension there are none
+    (CUDA Driver API, ``cuTensorMapEncodeTiled``).
+
+    Raises :class:`Unsupported` for interleaved layouts and for swizzles of atoms wider than 16
+    bytes.
     """
 
     def __init__(self, record: dict[str, Any], tensor: memory.Tensor, itemsize: int):
+        if record["interleave"]:
+            size = {1: 16, 2: 32}[record["interleave"]]
+            raise Unsupported(f"the simulator does not model tensor maps interleaved by {size} B")
+        if record["swizzle"] not in _SWIZZLE_BYTES:
+            name = _OTHER_SWIZZLES[record["swizzle"]]
+            raise Unsupported(f"the simulator does not model tensor maps with swizzle {name}")
         self.tensor = tensor
         self.dtype = record["dtype"]
         self.itemsize = itemsize
@@ -41,7 +65,7 @@ class TensorMap:
         self.shape = record["shape"]
         self.strides = [itemsize, *record["strides"]]
         self.box = record["box"]
-        self.steps = record["steps"]
+        self.steps = [1, *record["steps"][1:]]
         self.swizzle = _SWIZZLE_BYTES[record["swizzle"]]
         self.fill = record["fill"]
         #: Elements that one copy moves along each dimension.
@@ -61,10 +85,9 @@ class TensorMap:
 
     def window(self, coords: list[int], parts: list[tuple[int, int]]) -> np.ndarray:
         """The tensor's elements in the clipped box, as raw unsigned integers, outermost first."""
-        typed = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[self.itemsize]
         shape = [last - first for first, last in reversed(parts)]
         if 0 in shape:  # the box lies outside the tensor
-            return np.empty(shape, typed)
+            return np.empty(shape, _UINT[self.itemsize])
         base = self.offset + sum(
             (start + first * step) * stride
             for start, (first, _), step, stride in zip(
@@ -75,7 +98,7 @@ class TensorMap:
             step * stride
             for step, stride in zip(reversed(self.steps), reversed(self.strides), strict=True)
         ]
-        return np.ndarray(shape, typed, self.tensor.data.data, base, strides)
+        return np.ndarray(shape, _UINT[self.itemsize], self.tensor.data.data, base, strides)
 
     def inside(self, parts: list[tuple[int, int]]) -> tuple[slice, ...]:
         """The clipped box as slices of a whole box, outermost first."""
@@ -83,16 +106,104 @@ class TensorMap:
 
     def box_array(self) -> np.ndarray:
         """A whole box of the out-of-bounds fill."""
-        typed = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[self.itemsize]
-        box = np.zeros(tuple(reversed(self.extent)), dtype=typed)
+        box = np.zeros(tuple(reversed(self.extent)), dtype=_UINT[self.itemsize])
         if self.fill == 1:
-            nan = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000}
-            box[...] = nan.get(self.dtype, 0)
+            box[...] = _NAN[self.dtype]
         return box
 
+    def touched(self, coords: list[int], parts) -> tuple[np.ndarray, bool]:
+        """The words of the tensor that lie in the clipped box; rows of 16 bytes where True."""
+        if any(first >= last for first, last in parts):
+            return np.empty(0, dtype=np.int64), False
+        tensor = self.tensor
+        starts = np.asarray(self.offset, dtype=np.int64)  # bytes, of each run of the last dimension
+        for start, (first, last), step, stride in reversed(
+            list(zip(coords, parts, self.steps, self.strides, strict=True))[1:]
+        ):
+            starts = starts[..., None] + (start + np.arange(first, last) * step) * stride
+        first, last = parts[0]
+        starts = starts + (coords[0] + first) * self.itemsize
+        nbytes = (last - first) * self.itemsize
+        together = int(np.bitwise_or.reduce(starts, axis=None)) | nbytes
+        if together % 16 == 0:
+            return starts[..., None] // 16 + np.arange(nbytes // 16), True
+        if together % tensor.grain == 0:
+            return starts[..., None] // tensor.grain + np.arange(nbytes // tensor.grain), False
+        each = starts[..., None] + np.arange(last - first) * self.itemsize
+        return np.unique(access.words_of(each, self.itemsize, tensor.grain)), False
 
-def _map_at(w: Warp, address) -> TensorMap:
-    address = int(uniform(w, address, "a tensor map's address"))
+
+_NAN = {
+    "float16": 0x7E00,
+    "bfloat16": 0x7FC0,
+    "float32": 0x7FC00000,
+    "float64": 0x7FF8000000000000,
+}
+
+
+class Box:
+    """The part of a tensor that one copy moves: a box, or four rows (``gather4``, ``scatter4``).
+
+    Of the coordinates of four rows the first is a column, and the rest are rows of a matrix.
+    """
+
+    def __init__(self, w: Warp, tmap: TensorMap, coords: list[int], rows: bool):
+        self.tmap = tmap
+        pieces = [coords]
+        if rows:
+            if len(tmap.shape) != 2 or tmap.box[1] != 1:
+                raise _operands(
+                    w,
+                    f"a copy of four rows through a tensor map whose box is {tmap.box}",
+                    "give the map two dimensions, and its box one row",
+                )
+            pieces = [[coords[0], row] for row in coords[1:]]
+        self.pieces = [(where, tmap.clip(where)) for where in pieces]
+        self.nbytes = tmap.nbytes * len(pieces)
+
+    def load(self) -> np.ndarray:
+        """The elements, with the out-of-bounds fill for those outside the tensor."""
+        parts = [self._load(where, clipped) for where, clipped in self.pieces]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _load(self, where: list[int], parts) -> np.ndarray:
+        tmap = self.tmap
+        window = tmap.window(where, parts)
+        if window.size * tmap.itemsize == tmap.nbytes:  # no part of the box lies outside
+            return np.ascontiguousarray(window)
+        box = tmap.box_array()
+        box[tmap.inside(parts)] = window
+        return box
+
+    def store(self, data: np.ndarray, reduce: str = "") -> None:
+        """Put elements into the tensor, or combine them with it; those outside go nowhere."""
+        tmap = self.tmap
+        shape = (len(self.pieces), *reversed(tmap.extent))
+        boxes = data.reshape(-1).view(_UINT[tmap.itemsize]).reshape(shape)
+        for box, (where, parts) in zip(boxes, self.pieces, strict=True):
+            window = tmap.window(where, parts)
+            values = box[tmap.inside(parts)]
+            if reduce:
+                held = np.ascontiguousarray(window)
+                values = np.ascontiguousarray(values)
+                values = combined(reduce, held, values, None, tmap.dtype, tmap.dtype == "float32")
+            window[...] = values
+
+    def touched(self) -> list[tuple[np.ndarray, bool]]:
+        """The words of the tensor that the copy touches, see :meth:`TensorMap.touched`."""
+        found = [self.tmap.touched(where, parts) for where, parts in self.pieces]
+        return [(index, wide) for index, wide in found if index.size]
+
+
+# ----------------------------------------------------------------------------------- operands
+
+
+def _operands(w: Warp, what: str, fix: str) -> Stop:
+    w.machine.report("tma-operand", w, what, memory="", fix=fix)
+    return Stop()
+
+
+def _map_at(w: Warp, address: int) -> TensorMap:
     index = (address >> memory.SPACE_BITS) - memory.FIRST_TENSOR - len(w.machine.tensors)
     if not 0 <= index < len(w.machine.maps) or address & memory.OFFSET_MASK:
         w.machine.report(
@@ -106,35 +217,120 @@ def _map_at(w: Warp, address) -> TensorMap:
     return w.machine.maps[index]
 
 
-def _coords(w: Warp, coords) -> list[int]:
-    return [int(uniform(w, c, "a tensor coordinate")) for c in coords]
-
-
-def _one_thread(w: Warp, mask, what: str) -> bool:
-    """Whether a thread issues the copy; more than one issue it as often."""
-    threads = threads_in(w, mask)
-    if threads > 1:
-        w.machine.report(
-            "divergent-collective",
+def _box(w: Warp, address: int, coords: list[int], rows: bool) -> Box:
+    """The box that a copy names; ``rows``: four rows of a matrix."""
+    tmap = _map_at(w, address)
+    if not rows and len(coords) != len(tmap.shape):
+        raise _operands(
             w,
-            f"{what} is issued by {threads} threads of the warp: each issues its own copy",
+            f"a copy with {len(coords)} coordinates through a tensor map of {len(tmap.shape)} "
+            "dimensions",
+            "let the instruction have as many dimensions as the tensor map",
+        )
+    return Box(w, tmap, coords, rows)
+
+
+def _issuers(w: Warp, mask, what: str, *operands) -> Iterator[tuple[int, list[int]]]:
+    """The threads that issue a copy, each with its operands.
+
+    ``mask``: a lane's number, or which lanes (None for all of them). Threads with the same operands
+    make the same copy several times, which is a finding.
+    """
+    if isinstance(mask, (int, np.integer)) and not isinstance(mask, bool):
+        lanes = [int(mask)]
+    elif mask is True:
+        lanes = [0]
+    else:
+        lanes = LANES[w.present if mask is None else mask & w.present].tolist()
+    many = [isinstance(o, np.ndarray) and o.size > 1 for o in operands]
+    if len(lanes) > 1:
+        columns = [
+            np.asarray(o).reshape(-1)[lanes] for o, m in zip(operands, many, strict=True) if m
+        ]
+        different = {tuple(int(v) for v in row) for row in zip(*columns, strict=True)}
+        if len(different) < len(lanes):
+            w.machine.report(
+                "divergent-collective",
+                w,
+                f"{what} is issued by {len(lanes)} threads of the warp: each issues its own copy",
+                memory="shared memory",
+                fix="let one elected thread issue it (if T.cuda.elect_sync(): …)",
+            )
+            raise Stop
+    for lane in lanes:
+        yield (
+            lane,
+            [
+                o if isinstance(o, int) else int(np.asarray(o).reshape(-1)[lane if m else 0])
+                for o, m in zip(operands, many, strict=True)
+            ],
+        )
+
+
+def _shared_place(w: Warp, address: int, what: str) -> tuple[int, int]:
+    """Rank and offset of a shared-memory address (32 bits, or generic)."""
+    if address >> memory.SPACE_BITS == memory.SHARED_SPACE:
+        address -= memory.SHARED_TAG
+    rank, offset = address >> memory.RANK_BITS, address & memory.SHARED_OFFSET
+    if not 0 <= rank < w.cluster.size:
+        w.machine.report(
+            "out-of-bounds",
+            w,
+            f"{what} at the address {address:#x}, outside the cluster's shared memory",
             memory="shared memory",
-            fix="let one elected thread issue it (if T.cuda.elect_sync(): …)",
+            fix="pass an address in the CTA's shared memory, or one that mapa gives",
         )
         raise Stop
-    return threads == 1
+    return rank, offset
+
+
+def _receivers(w: Warp, rank: int, mrank: int, ranks: int | None, pair: bool, what: str):
+    """The CTAs that receive a copy, each with the one whose mbarrier the copy completes on.
+
+    ``rank`` and ``mrank``: where destination and mbarrier lie; ``ranks``: a multicast mask, or
+    None; ``pair`` (``.cta_group::2``): the mbarrier may lie in the other CTA of the pair. PTX ISA,
+    "cp.async.bulk.tensor": of a multicast, at the same offset in each receiving CTA, with
+    ``.cta_group::2`` in the one of its pair whose rank has the parity of the mbarrier's.
+    """
+    if ranks is None:
+        if mrank != rank and not (pair and mrank // 2 == rank // 2):
+            raise _operands(
+                w,
+                f"{what} brings bytes to CTA rank {rank} and completes on an mbarrier of CTA rank "
+                f"{mrank}",
+                "give it an mbarrier of the CTA that receives the bytes; with .cta_group::2, of "
+                "that CTA or of the other one of its pair",
+            )
+        return [(rank, mrank)]
+    targets = [r for r in range(16) if ranks >> r & 1]
+    if not targets or targets[-1] >= w.cluster.size:
+        w.machine.report(
+            "out-of-bounds",
+            w,
+            f"the multicast mask {ranks:#x} names CTAs outside a cluster of {w.cluster.size}",
+            memory="distributed shared memory",
+            fix="set bit r for each CTA rank r of the cluster that shall receive the tile",
+        )
+        raise Stop
+    return [(r, r & ~1 | mrank & 1 if pair else r) for r in targets]
 
 
 def _rows(w: Warp, cta: Cta, start: int, nbytes: int, swizzle: int, what: str) -> np.ndarray:
-    """The 16-byte rows of shared memory that a box occupies, in the box's order."""
-    align = max(128, swizzle and swizzle * 8)
+    """The 16-byte rows of shared memory that a box occupies, in the box's order.
+
+    A swizzle's pattern lies at fixed addresses: a tile that holds it whole must start where it
+    starts; a smaller one may be a part of such a tile.
+    """
+    align = 128
+    if swizzle:
+        align = max(128, min(8 * swizzle, 1 << (nbytes - 1).bit_length()))
     if start % align:
         w.machine.report(
             "misaligned",
             w,
             f"{what} at shared memory byte {start - memory.RESERVED_SHARED}, which {align} does "
             "not divide"
-            + (f" (the {swizzle}B swizzle repeats every {align} bytes)" if swizzle else ""),
+            + (f" (the {swizzle}B swizzle repeats every {8 * swizzle} bytes)" if swizzle else ""),
             memory=cta.region(start),
             fix=f"align the tile in shared memory to {align} bytes",
         )
@@ -165,35 +361,72 @@ def _pattern(start: int, nbytes: int, swizzle: int) -> np.ndarray:
 def _block(start: int, nbytes: int, swizzle: int) -> slice | None:
     """The same rows in the order of their addresses, where they leave no gap: a swizzle exchanges
     the 16-byte chunks of one of its rows."""
-    if nbytes % (swizzle or 16):
+    if (start | nbytes) % (swizzle or 16):
         return None
     return slice(start >> 4, (start + nbytes) >> 4)
 
 
-def _destination(w: Warp, address) -> tuple[int, int]:
-    address = int(uniform(w, address, "a shared-memory address"))
-    if address >> memory.SPACE_BITS == memory.SHARED_SPACE:
-        address -= memory.SHARED_TAG
-    return address >> memory.RANK_BITS, address & memory.SHARED_OFFSET
+def _rows_linear(w: Warp, cta: Cta, offset: int, size: int) -> np.ndarray:
+    if offset < memory.RESERVED_SHARED or offset + size > cta.shared.size:
+        w.machine.report(
+            "out-of-bounds",
+            w,
+            f"a bulk copy of {size} bytes at shared memory byte {offset - memory.RESERVED_SHARED}",
+            memory="shared memory",
+            fix="keep the copy inside its buffer",
+        )
+        raise Stop
+    return np.arange(offset >> 4, (offset + size) >> 4, dtype=np.int64)
+
+
+def _aligned(w: Warp, size: int, *addresses: int) -> None:
+    """Addresses and size of a bulk copy are multiples of 16 bytes."""
+    if size > 0 and size % 16 == 0 and not any(a % 16 for a in addresses):
+        return
+    wrong = f"a bulk copy of {size} bytes"
+    if size > 0 and size % 16 == 0:
+        at = next(a for a in addresses if a % 16)
+        wrong += f" at an address that is {at % 16} bytes past a multiple of 16"
+    w.machine.report(
+        "misaligned",
+        w,
+        wrong,
+        memory="shared memory",
+        fix="addresses and size of cp.async.bulk are multiples of 16 bytes",
+    )
+    raise Stop
+
+
+def _global_bytes(w: Warp, address: int, size: int, what: str) -> tuple[memory.Tensor, int]:
+    """The tensor and byte offset of a run of bytes in global memory, all of it inside."""
+    tensor, start = access._span(w, address, 16, None, what)
+    access._span(w, address + size - 16, 16, None, what)
+    return tensor, int(start)
 
 
 # ------------------------------------------------------------------------ copies into shared memory
 
 
-def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
+def _async_write(
+    w: Warp, cta: Cta, rows, barrier: MBarrier, what: str, atomic: bool = False
+) -> int:
     """Check and stamp an engine's write of shared memory; returns the phase it is charged to.
 
-    ``rows``: indices of 16-byte rows, or a slice of them.
+    ``rows``: indices of 16-byte rows, or a slice of them. ``atomic``: a reduction, which does not
+    race with another one.
     """
     phase = barrier.phase + 1
     if not w.checks:
         return phase
-    agent = w.cluster.agents.barrier(barrier.cta.rank, barrier.index)
-    moment = barrier.epoch + phase
+    agent, moment = barrier.agent, barrier.epoch + phase
     clock = w.clock.copy()
     clock[:, agent] = moment
     before = cta.shadow.writer[rows]
     bad = unseen(before, clock[0])
+    if bad is not None and atomic:
+        reduced = cta.state.get("reduced")
+        bad = bad if reduced is None else bad & (reduced[rows] != before)
+        bad = bad if bad.any() else None
     if bad is not None:
         at = access.indices(rows)
         access.race(w, cta, at, True, before, bad, "write", "write", agent, w.s, None)
@@ -215,7 +448,13 @@ def _async_write(w: Warp, cta: Cta, rows, barrier: MBarrier, what: str) -> int:
         "threads' reads of shared memory need no proxy fence before an engine overwrites it; a "
         "barrier between them is enough",
     )
-    cta.shadow.write(rows, stamp(agent, moment, w.s))
+    now = stamp(agent, moment, w.s)
+    cta.shadow.write(rows, now)
+    if atomic:
+        reduced = cta.state.setdefault("reduced", np.zeros(cta.shadow.writer.shape, dtype=np.int64))
+        reduced[rows] = now
+    landings: dict[int, int] = cta.state.setdefault("landings", {})
+    landings[agent] = now
     return phase
 
 
@@ -227,23 +466,28 @@ def _copy_in(
     what: str,
     data: Callable[[], np.ndarray],
     block: slice | None = None,
+    reduce: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ):
     """Issue a copy of whole 16-byte rows into a CTA's shared memory, completing on a barrier.
 
-    ``block``: the same rows as a slice, where they leave no gap.
+    ``block``: the same rows as a slice, where they leave no gap. ``reduce`` combines what is there
+    with what comes.
     """
     whole = rows if block is None else block
-    phase = _async_write(w, cta, whole, barrier, what)
+    phase = _async_write(w, cta, whole, barrier, what, reduce is not None)
     nbytes = 16 * rows.size
     site = w.s
     barrier.charge(phase, nbytes, w.clock)
     w.tick()
-    if not w.cluster.eager:
+    if not w.cluster.eager and reduce is None:
         cta.shared.view(4, 4)[whole] = 0xFFFFFFFF  # in flight: NaN in every format
         cta.version += 1
 
     def land() -> None:
-        cta.shared.rows[rows] = data().reshape(-1).view(np.complex128)
+        come = data().reshape(-1)
+        if reduce is not None:
+            come = reduce(cta.shared.view(4, 4)[rows].reshape(-1), come)
+        cta.shared.rows[rows] = come.view(np.complex128)
         cta.version += 1
         barrier.complete(nbytes, phase, w, site)
 
@@ -254,143 +498,178 @@ def _note_in(
     w: Warp, tensor: memory.Tensor, index, wide: bool, barrier: MBarrier, what: str
 ) -> None:
     """Check and record what a copy reads of a tensor that the kernel may also write."""
-    if index.size:
-        agent = w.cluster.agents.barrier(barrier.cta.rank, barrier.index)
-        now = stamp(agent, barrier.phase + 1, w.s)
-        order.global_read(w, tensor, index, wide, agent, now, w.s, w.clock, through=what)
+    now = stamp(barrier.agent, barrier.epoch + barrier.phase + 1, w.s)
+    order.global_read(w, tensor, index, wide, barrier.agent, now, w.s, w.clock, through=what)
 
 
 @op
-def tma_load(w: Warp, destination, map_address, coords, barrier, ranks=None, mask=None) -> None:
+def tma_load(
+    w: Warp, destination, map_address, coords, barrier, ranks=None, mask=None,
+    pair: bool = False, rows: bool = False,
+) -> None:  # fmt: skip
     """``cp.async.bulk.tensor`` from global to shared memory, tile mode.
 
-    ``ranks`` is the multicast mask over the cluster's CTAs, or None for the destination's own.
+    ``ranks`` is the multicast mask over the cluster's CTAs, or None for the destination's own;
+    ``pair``: ``.cta_group::2``; ``rows``: ``.tile::gather4``, of five coordinates.
     """
-    if not _one_thread(w, mask, "a TMA load"):
-        return
-    tmap, where = _map_at(w, map_address), _coords(w, coords)
-    rank, offset = _destination(w, destination)
-    mrank, moffset = _destination(w, barrier)
-    targets = [rank]
-    if ranks is not None:
-        bits = int(uniform(w, ranks, "a multicast mask"))
-        targets = [r for r in range(16) if bits >> r & 1]
-        if not targets or targets[-1] >= w.cluster.size:
-            w.machine.report(
-                "out-of-bounds",
-                w,
-                f"the multicast mask {bits:#x} names CTAs outside a cluster of {w.cluster.size}",
-                memory="distributed shared memory",
-                fix="set bit r for each CTA rank r of the cluster that shall receive the tile",
-            )
-            raise Stop
-    w.machine.count("tma_load_bytes", tmap.nbytes)
-    w.machine.count("global_load_bytes", tmap.nbytes)
-    parts = tmap.clip(where)
-
-    def data() -> np.ndarray:
-        window = tmap.window(where, parts)
-        if window.size * tmap.itemsize == tmap.nbytes:  # no part of the box lies outside
-            return np.ascontiguousarray(window)
-        box = tmap.box_array()
-        box[tmap.inside(parts)] = window
-        return box
-
-    for target in targets:
-        cta = w.cluster.ctas[target]
-        rows = _rows(w, cta, offset, tmap.nbytes, tmap.swizzle, "a TMA load")
-        # a multicast completes on the barrier at the same offset in each receiving CTA
-        owner = target if ranks is not None else mrank
-        bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
-        if w.checks and tmap.tensor.mixed and target == targets[0]:
-            _note_in(w, tmap.tensor, *_touched(tmap, where, parts), bar, "a TMA load")
-        block = _block(offset, tmap.nbytes, tmap.swizzle)
-        _copy_in(w, cta, rows, bar, "a TMA load", data, block)
+    what = "a TMA load"
+    several = () if ranks is None else (ranks,)
+    for _, values in _issuers(w, mask, what, destination, map_address, barrier, *several, *coords):
+        into, address, on, *rest = values
+        cast = rest.pop(0) if several else None
+        box = _box(w, address, rest, rows)
+        tmap = box.tmap
+        rank, offset = _shared_place(w, into, what)
+        mrank, moffset = _shared_place(w, on, what)
+        w.machine.count("tma_load_bytes", box.nbytes)
+        w.machine.count("global_load_bytes", box.nbytes)
+        first = True
+        for target, owner in _receivers(w, rank, mrank, cast, pair, what):
+            cta = w.cluster.ctas[target]
+            at = _rows(w, cta, offset, box.nbytes, tmap.swizzle, what)
+            bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
+            if w.checks and tmap.tensor.mixed and first:
+                for index, wide in box.touched():
+                    _note_in(w, tmap.tensor, index, wide, bar, what)
+            first = False
+            _copy_in(w, cta, at, bar, what, box.load, _block(offset, box.nbytes, tmap.swizzle))
 
 
 @op
 def bulk_load(w: Warp, destination, source, size, barrier, ranks=None, mask=None) -> None:
-    """``cp.async.bulk`` of ``size`` bytes from global (or own shared) to shared memory."""
-    if not _one_thread(w, mask, "a bulk copy"):
-        return
-    size = int(uniform(w, size, "a byte count"))
-    source = int(uniform(w, source, "an address"))
-    rank, offset = _destination(w, destination)
-    mrank, moffset = _destination(w, barrier)
-    if size % 16 or size <= 0 or source % 16 or offset % 16:
-        raise _bulk_alignment(w, size)
-    targets = [rank]
-    if ranks is not None:
-        bits = int(uniform(w, ranks, "a multicast mask"))
-        targets = [r for r in range(w.cluster.size) if bits >> r & 1]
-    if source >> memory.SPACE_BITS > memory.SHARED_SPACE:
-        tensor, start = access._span(w, source, 16, None, "a bulk copy")
-        access._span(w, source + size - 16, 16, None, "a bulk copy")
-        w.machine.count("global_load_bytes", size)
-        rows_in = None
-        origin: memory.Linear = tensor
-    else:
-        srank, start = _destination(w, source)
-        cta_in = w.cluster.ctas[srank]
-        rows_in = _rows_linear(w, cta_in, start, size)
-        origin = cta_in.shared
-        if w.checks:
-            agent = w.unit["bulk_read"]
-            now = stamp(agent, _groups(w).clock)
-            access.async_read(w, cta_in, rows_in, w.clock, agent, now, w.s, "a bulk copy")
+    """``cp.async.bulk`` of ``size`` bytes from global memory to shared memory."""
+    what = "a bulk copy"
+    several = () if ranks is None else (ranks,)
+    for _, values in _issuers(w, mask, what, destination, source, size, barrier, *several):
+        into, origin, nbytes, on, *cast = values
+        _aligned(w, nbytes, into, origin)
+        if origin >> memory.SPACE_BITS <= memory.SHARED_SPACE:
+            bulk_send(w, into, origin, nbytes, on, mask=0)
+            continue
+        rank, offset = _shared_place(w, into, what)
+        mrank, moffset = _shared_place(w, on, what)
+        tensor, start = _global_bytes(w, origin, nbytes, what)
+        w.machine.count("global_load_bytes", nbytes)
+        span = slice(start >> 4, (start + nbytes) >> 4)
+        first = True
+        for target, owner in _receivers(w, rank, mrank, cast[0] if cast else None, False, what):
+            cta = w.cluster.ctas[target]
+            rows = _rows_linear(w, cta, offset, nbytes)
+            bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
+            if w.checks and tensor.mixed and first:
+                _note_in(w, tensor, np.arange(span.start, span.stop), True, bar, what)
+            first = False
+            _copy_in(w, cta, rows, bar, what, lambda t=tensor, s=span: t.view(4, 4)[s].copy())
 
-    def data() -> np.ndarray:
-        return origin.view(4, 4)[start // 16 : (start + size) // 16].copy()
 
-    for target in targets:
-        cta = w.cluster.ctas[target]
-        rows = _rows_linear(w, cta, offset, size)
-        owner = target if ranks is not None else mrank
+@op
+def bulk_send(
+    w: Warp, destination, source, size, barrier, reduce: str = "", dtype: str = "", mask=None
+) -> None:
+    """``cp.async.bulk`` (or ``cp.reduce``) from a CTA's shared memory to that of the cluster.
+
+    The mbarrier lies with the destination; its phase also says that the source has been read.
+    """
+    what = "a bulk copy"
+    for _, (into, origin, nbytes, on) in _issuers(
+        w, mask, what, destination, source, size, barrier
+    ):
+        _aligned(w, nbytes, into, origin)
+        rank, offset = _shared_place(w, into, what)
+        mrank, moffset = _shared_place(w, on, what)
+        srank, start = _shared_place(w, origin, what)
+        ((target, owner),) = _receivers(w, rank, mrank, None, False, what)
         bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
-        if w.checks and isinstance(origin, memory.Tensor) and origin.mixed and target == targets[0]:
-            words = np.arange(start >> 4, (start + size) >> 4)
-            _note_in(w, origin, words, True, bar, "a bulk copy")
-        _copy_in(w, cta, rows, bar, "a bulk copy", data)
+        giver, taker = w.cluster.ctas[srank], w.cluster.ctas[target]
+        given = _rows_linear(w, giver, start, nbytes)
+        if w.checks:
+            now = stamp(bar.agent, bar.epoch + bar.phase + 1)
+            access.async_read(w, giver, given, w.clock, bar.agent, now, w.s, what)
+        w.machine.count("dsmem_store_bytes", nbytes)
+
+        def data(cta=giver, rows=given) -> np.ndarray:
+            return cta.shared.view(4, 4)[rows]
+
+        def combine(held: np.ndarray, come: np.ndarray) -> np.ndarray:
+            raw = _UINT[_SIZES[dtype]]
+            held, come = held.view(raw), np.ascontiguousarray(come).view(raw)
+            return combined(reduce, held, come, None, dtype, False)
+
+        rows = _rows_linear(w, taker, offset, nbytes)
+        _copy_in(w, taker, rows, bar, what, data, reduce=combine if reduce else None)
 
 
-def _bulk_alignment(w: Warp, size: int) -> Stop:
-    w.machine.report(
-        "misaligned",
-        w,
-        f"a bulk copy of {size} bytes",
-        memory="shared memory",
-        fix="addresses and size of cp.async.bulk are multiples of 16 bytes",
-    )
-    return Stop()
+def _landed(cta: Cta) -> None:
+    """A CTA must not end before the copies into its shared memory have come."""
+    landings: dict[int, int] = cta.state.get("landings", {})
+    if not landings:
+        return
+    ended = np.max([np.maximum(w.clock[0], w.clock[2]) for w in cta.warps], axis=0)
+    for agent, value in landings.items():
+        if (value >> CLOCK_SHIFT) & CLOCK_MASK > int(ended[agent]):
+            cta.machine.report(
+                "in-flight-at-exit",
+                None,
+                f"CTA {cta.label()} may end while a copy into its shared memory is under way: "
+                "none of its threads waits for the mbarrier that the copy completes on",
+                memory="shared memory",
+                threads=f"CTA {cta.label()}",
+                fix="wait for every copy that has been issued, also for those of stages not used",
+                site=value & SITE_MASK,
+            )
 
 
-def _rows_linear(w: Warp, cta: Cta, offset: int, size: int) -> np.ndarray:
-    if offset % 16:
-        raise _bulk_alignment(w, size)
-    if offset < memory.RESERVED_SHARED or offset + size > cta.shared.size:
-        w.machine.report(
-            "out-of-bounds",
-            w,
-            f"a bulk copy of {size} bytes at shared memory byte {offset - memory.RESERVED_SHARED}",
-            memory="shared memory",
-            fix="keep the copy inside its buffer",
-        )
-        raise Stop
-    return np.arange(offset >> 4, (offset + size) >> 4, dtype=np.int64)
+END_HOOKS.append(_landed)
 
 
 # ----------------------------------------------------------------------- copies out, in bulk groups
 
 
+class Outgoing:
+    """A copy out of shared memory: first its source is read, then its effect comes."""
+
+    def __init__(self, pipe: Pipe, cta: Cta, rows, effect: Callable[[np.ndarray], None]):
+        self.pipe = pipe
+        self.cta = cta
+        self.rows = rows
+        self.effect = effect
+        self.data: np.ndarray | None = None
+        pipe.submit(self.finish)
+
+    def read(self) -> np.ndarray:
+        """Take the bytes from shared memory, which may change from then on."""
+        if self.data is None:
+            self.data = self.cta.shared.rows[self.rows]
+        return self.data
+
+    def finish(self) -> None:
+        self.effect(self.read())
+
+
+#: A bulk group: its number among the warp's, and its copies.
+Group = tuple[int, list[Outgoing]]
+
+
 class BulkGroups:
-    """A thread's bulk groups: copies not yet committed, and those committed, oldest first."""
+    """The bulk groups of a warp's threads: copies not yet committed, and those committed.
+
+    Groups belong to the thread that issues them. ``clock`` numbers the groups of all threads.
+    """
 
     def __init__(self) -> None:
-        self.clock = 1  # the group that a copy issued now will belong to
-        self.open: list[Pipe] = []
-        self.committed: list[tuple[int, list[Pipe]]] = []
-        self.read = 0  # groups whose sources have been waited for
+        self.clock = 0  # the newest group
+        self.open: dict[int, Group] = {}  # by lane
+        self.committed: dict[int, list[Group]] = {}  # by lane, oldest first
+        self.read: set[int] = set()  # groups whose sources have been waited for
         self.sites: dict[int, int] = {}
+
+    def of(self, lane: int) -> Group:
+        """The group that a copy issued now by a thread belongs to."""
+        found = self.open.get(lane)
+        if found is None:
+            self.clock += 1
+            found = self.open[lane] = (self.clock, [])
+        return found
 
 
 def _groups(w: Warp) -> BulkGroups:
@@ -400,111 +679,42 @@ def _groups(w: Warp) -> BulkGroups:
     return found
 
 
-def _copy_out(w: Warp, cta: Cta, rows, what: str, effect: Callable[[np.ndarray], None]) -> None:
+def _copy_out(
+    w: Warp, lane: int, cta: Cta, rows, what: str, effect: Callable[[np.ndarray], None]
+) -> None:
     """Issue a copy out of shared memory as part of the thread's current bulk group."""
     groups = _groups(w)
+    moment, copies = groups.of(lane)
     if w.checks:
         agent = w.unit["bulk_read"]
         clock = w.clock.copy()
-        clock[:, agent] = groups.clock
-        access.async_read(w, cta, rows, clock, agent, stamp(agent, groups.clock), w.s, what)
-    groups.sites[groups.clock] = w.s
-    pipe = Pipe(w.cluster, f"{what} of {w.name()}")
-    groups.open.append(pipe)
-    pipe.submit(lambda: effect(cta.shared.rows[rows]))
+        clock[:, agent] = moment
+        access.async_read(w, cta, rows, clock, agent, stamp(agent, moment), w.s, what)
+    groups.sites[moment] = w.s
+    copies.append(Outgoing(Pipe(w.cluster, f"{what} of {w.name()}"), cta, rows, effect))
 
 
-@op
-def tma_store(w: Warp, map_address, coords, source, reduce: str = "", mask=None) -> None:
-    """``cp.async.bulk.tensor`` from shared to global memory; ``reduce`` names a reduction."""
-    if not _one_thread(w, mask, "a TMA store"):
-        return
-    tmap, where = _map_at(w, map_address), _coords(w, coords)
-    rank, offset = _destination(w, source)
-    cta = w.cluster.ctas[rank]
-    rows = _rows(w, cta, offset, tmap.nbytes, tmap.swizzle, "a TMA store")
-    parts = tmap.clip(where)
-    tensor = tmap.tensor
-    w.machine.count("tma_store_bytes", tmap.nbytes)
-    w.machine.count("global_store_bytes", tmap.nbytes)
-    tensor.written = True
-
-    def effect(data: np.ndarray) -> None:
-        window = tmap.window(where, parts)
-        box = data.reshape(-1).view(window.dtype).reshape(tuple(reversed(tmap.extent)))
-        values = box[tmap.inside(parts)]
-        window[...] = _reduced(window, values, tmap.dtype, reduce) if reduce else values
-        w.machine.writes += 1
-
-    if w.checks:
-        touched, wide = _touched(tmap, where, parts)
-        if touched.size:
-            _note_out(w, tensor, touched, wide, bool(reduce))
-    _copy_out(w, cta, rows, "a TMA store", effect)
-
-
-def _note_out(w: Warp, tensor: memory.Tensor, index, wide: bool, strong: bool) -> None:
+def _note_out(w: Warp, lane: int, tensor: memory.Tensor, index, wide: bool, strong: bool) -> None:
     """Check and record the words that a bulk store writes; a reduction is a strong write."""
     agent, clock = w.unit["bulk"], w.clock.copy()
-    moment = _groups(w).clock
+    moment = _groups(w).of(lane)[0]
     clock[:, agent] = moment
     now = stamp(agent, moment, w.s)
     order.global_write(w, tensor, index, wide, agent, now, w.s, clock, strong=strong)
 
 
-def _touched(tmap: TensorMap, where, parts) -> tuple[np.ndarray, bool]:
-    """The words of the tensor that lie in the clipped box; rows of 16 bytes where True."""
-    if any(first >= last for first, last in parts):
-        return np.empty(0, dtype=np.int64), False
-    tensor = tmap.tensor
-    starts = np.asarray(tmap.offset, dtype=np.int64)  # bytes, of each run along the last dimension
-    for start, (first, last), step, stride in reversed(
-        list(zip(where, parts, tmap.steps, tmap.strides, strict=True))[1:]
-    ):
-        starts = starts[..., None] + (start + np.arange(first, last) * step) * stride
-    (first, last), step = parts[0], tmap.steps[0]
-    starts = starts + (where[0] + first * step) * tmap.itemsize
-    nbytes = (last - first) * tmap.itemsize
-    together = int(np.bitwise_or.reduce(starts, axis=None)) | nbytes if step == 1 else 1
-    if together % 16 == 0:
-        return starts[..., None] // 16 + np.arange(nbytes // 16), True
-    if together % tensor.grain == 0:
-        return starts[..., None] // tensor.grain + np.arange(nbytes // tensor.grain), False
-    each = starts[..., None] + np.arange(last - first) * (step * tmap.itemsize)
-    return np.unique(access.words_of(each, tmap.itemsize, tensor.grain)), False
-
-
-@op
-def bulk_store(w: Warp, destination, source, size, reduce: str = "", dtype: str = "", mask=None):
-    """``cp.async.bulk`` (or ``cp.reduce``) of ``size`` bytes from shared to global memory."""
-    if not _one_thread(w, mask, "a bulk store"):
-        return
-    size = int(uniform(w, size, "a byte count"))
-    target = int(uniform(w, destination, "an address"))
-    rank, offset = _destination(w, source)
-    if size % 16 or size <= 0 or target % 16:
-        raise _bulk_alignment(w, size)
-    cta = w.cluster.ctas[rank]
-    rows = _rows_linear(w, cta, offset, size)
-    tensor, start = access._span(w, target, 16, None, "a bulk store")
-    access._span(w, target + size - 16, 16, None, "a bulk store")
-    tensor.written = True
-    w.machine.count("global_store_bytes", size)
-
-    def effect(data: np.ndarray) -> None:
-        held = tensor.view(4, 4)[start // 16 : (start + size) // 16]
-        if reduce:
-            raw = {2: np.uint16, 4: np.uint32, 8: np.uint64}[_SIZES[dtype]]
-            flat, values = held.reshape(-1).view(raw), data.reshape(-1).view(raw)
-            flat[...] = _reduced(flat, values, dtype, reduce)
-        else:
-            held[...] = data.view(np.uint32).reshape(-1, 4)
-        w.machine.writes += 1
-
-    if w.checks:
-        _note_out(w, tensor, np.arange(start >> 4, (start + size) >> 4), True, bool(reduce))
-    _copy_out(w, cta, rows, "a bulk store", effect)
-
+#: The element types that each reduction of a bulk copy takes (PTX ISA, "cp.reduce.async.bulk" and
+#: "cp.reduce.async.bulk.tensor").
+_REDUCES = {
+    "add": ("uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32", "float64"),
+    "min": ("uint32", "int32", "uint64", "int64", "float16", "bfloat16"),
+    "max": ("uint32", "int32", "uint64", "int64", "float16", "bfloat16"),
+    "inc": ("uint32",),
+    "dec": ("uint32",),
+    "and": ("uint32", "int32", "uint64", "int64"),
+    "or": ("uint32", "int32", "uint64", "int64"),
+    "xor": ("uint32", "int32", "uint64", "int64"),
+}
 
 _SIZES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "uint32": 4, "int32": 4,
@@ -512,46 +722,138 @@ _SIZES = {
 }  # fmt: skip
 
 
-def _reduced(held: np.ndarray, values: np.ndarray, dtype: str, how: str) -> np.ndarray:
-    """Raw bits of ``held`` combined with ``values`` by a reduction."""
-    held, values = np.ascontiguousarray(held), np.ascontiguousarray(values)
-    if dtype in ("float16", "bfloat16"):
-        kind = np.float16 if dtype == "float16" else np.uint16
-        a, b = to_f32(held.view(kind), dtype), to_f32(values.view(kind), dtype)
-        combine = {"add": np.add, "min": np.fmin, "max": np.fmax}[how]
-        return np.asarray(from_f32(combine(a, b), dtype)).view(held.dtype)
-    typed = np.dtype(dtype)
-    a, b = held.view(typed), values.view(typed)
-    if how == "inc":
-        return np.where(a >= b, 0, a + 1).astype(typed).view(held.dtype)
-    if how == "dec":
-        return np.where((a == 0) | (a > b), b, a - 1).astype(typed).view(held.dtype)
-    return COMBINE[how](a, b).view(held.dtype)
+@op
+def tma_store(
+    w: Warp, map_address, coords, source, reduce: str = "", mask=None, rows: bool = False
+) -> None:
+    """``cp.async.bulk.tensor`` from shared to global memory; ``reduce`` names a reduction.
+
+    ``rows``: ``.tile::scatter4``, of five coordinates.
+    """
+    what = "a TMA store"
+    for lane, (address, origin, *where) in _issuers(w, mask, what, map_address, source, *coords):
+        box = _box(w, address, where, rows)
+        tmap = box.tmap
+        if reduce and tmap.dtype not in _REDUCES[reduce]:
+            raise _operands(
+                w,
+                f"cp.reduce.async.bulk.tensor.{reduce} through a tensor map of {tmap.dtype}",
+                f"{reduce} takes elements of {', '.join(_REDUCES[reduce])}",
+            )
+        rank, offset = _shared_place(w, origin, what)
+        cta = w.cluster.ctas[rank]
+        at = _rows(w, cta, offset, box.nbytes, tmap.swizzle, what)
+        w.machine.count("tma_store_bytes", box.nbytes)
+        w.machine.count("global_store_bytes", box.nbytes)
+        tmap.tensor.written = True
+
+        def effect(data: np.ndarray, box: Box = box) -> None:
+            box.store(data, reduce)
+            w.machine.writes += 1
+
+        if w.checks:
+            for index, wide in box.touched():
+                _note_out(w, lane, tmap.tensor, index, wide, bool(reduce))
+        _copy_out(w, lane, cta, at, what, effect)
+
+
+@op
+def bulk_store(
+    w: Warp, destination, source, size, reduce: str = "", dtype: str = "", mask=None,
+    flush: bool = True, kept=None,
+) -> None:  # fmt: skip
+    """``cp.async.bulk`` (or ``cp.reduce``) of ``size`` bytes from shared to global memory.
+
+    ``flush``: sums of float32 flush subnormals (without ``.noftz``); ``kept`` (``.cp_mask``): bit i
+    says whether byte i of every 16 is copied.
+    """
+    what = "a bulk store"
+    several = () if kept is None else (kept,)
+    for lane, values in _issuers(w, mask, what, destination, source, size, *several):
+        target, origin, nbytes, *bits = values
+        _aligned(w, nbytes, target, origin)
+        rank, offset = _shared_place(w, origin, what)
+        cta = w.cluster.ctas[rank]
+        rows = _rows_linear(w, cta, offset, nbytes)
+        tensor, start = _global_bytes(w, target, nbytes, what)
+        tensor.written = True
+        w.machine.count("global_store_bytes", nbytes)
+        chosen = None
+        if bits:
+            chosen = np.tile((bits[0] >> np.arange(16) & 1).astype(bool), nbytes // 16)
+
+        def effect(data: np.ndarray, tensor=tensor, start=start, chosen=chosen) -> None:
+            come = data.reshape(-1).view(np.uint8)
+            held = tensor.data[start : start + come.size]
+            if reduce:
+                raw = _UINT[_SIZES[dtype]]
+                held.view(raw)[...] = combined(
+                    reduce, held.view(raw), come.view(raw), None, dtype, flush
+                )
+            elif chosen is not None:
+                held[chosen] = come[chosen]
+            else:
+                held[...] = come
+            w.machine.writes += 1
+
+        if w.checks:
+            index, wide = np.arange(start >> 4, (start + nbytes) >> 4), True
+            if chosen is not None:
+                grain = tensor.grain
+                words = chosen.reshape(-1, grain).any(axis=1)
+                index, wide = np.flatnonzero(words) + start // grain, False
+            _note_out(w, lane, tensor, index, wide, bool(reduce))
+        _copy_out(w, lane, cta, rows, what, effect)
+
+
+def _threads(w: Warp, mask) -> list[int]:
+    """The lanes that execute an operation of bulk groups."""
+    if isinstance(mask, (int, np.integer)) and not isinstance(mask, bool):
+        return [int(mask)]
+    return LANES.tolist() if mask is None else np.flatnonzero(mask).tolist()
 
 
 @op
 def bulk_commit(w: Warp, mask=None) -> None:
-    """``cp.async.bulk.commit_group``: the copies since the last commit are one group."""
-    groups = _groups(w)
-    groups.committed.append((groups.clock, groups.open))
-    groups.open = []
-    groups.clock += 1
+    """``cp.async.bulk.commit_group``: a thread's copies since its last commit are one group."""
+    groups = w.state.get("bulk_groups")
+    if groups is None:
+        return
+    for lane in _threads(w, mask):
+        known = groups.committed.get(lane)
+        started = groups.open.pop(lane, None)
+        if started is not None:
+            groups.committed.setdefault(lane, []).append(started)
+        elif known:
+            known.append((0, []))  # an empty group counts too
 
 
 @op
 def bulk_wait(w: Warp, count: int, read: bool, mask=None) -> None:
-    """``cp.async.bulk.wait_group{.read} N``: all but the latest N groups are done (or read)."""
-    groups = _groups(w)
-    keep = max(0, len(groups.committed) - int(count))
-    for clock, pipes in groups.committed[:keep]:
-        for pipe in pipes:
-            pipe.drain()
-        groups.read = max(groups.read, clock)
-        w.clock[:, w.unit["bulk_read"]] = max(int(w.clock[0, w.unit["bulk_read"]]), clock)
+    """``cp.async.bulk.wait_group{.read} N``: all but a thread's latest N groups are done (or read).
+
+    Groups of other threads are not waited for.
+    """
+    groups = w.state.get("bulk_groups")
+    if groups is None or not groups.committed:
+        return
+    units = ["bulk_read"] if read else ["bulk_read", "bulk"]
+    for lane in _threads(w, mask):
+        known = groups.committed.get(lane)
+        if not known:
+            continue
+        done = known[: max(0, len(known) - int(count))]
+        for number, copies in done:
+            for copy in copies:
+                if read:
+                    copy.read()
+                else:
+                    copy.pipe.drain()
+            groups.read.add(number)
+            for unit in units:
+                w.clock[:, w.unit[unit]] = max(int(w.clock[0, w.unit[unit]]), number)
         if not read:
-            w.clock[:, w.unit["bulk"]] = max(int(w.clock[0, w.unit["bulk"]]), clock)
-    if not read:
-        del groups.committed[:keep]
+            del known[: len(done)]
 
 
 def _bulk_exit(w: Warp) -> None:
@@ -559,11 +861,10 @@ def _bulk_exit(w: Warp) -> None:
     groups = w.state.get("bulk_groups")
     if groups is None:
         return
-    unread = [c for c, pipes in groups.committed if pipes and c > groups.read]
-    if groups.open:
-        unread.append(groups.clock)
+    pending = [*groups.open.values(), *(g for known in groups.committed.values() for g in known)]
+    unread = [number for number, copies in pending if copies and number not in groups.read]
     if unread:
-        site = groups.sites.get(unread[0], w.s)
+        site = groups.sites.get(min(unread), w.s)
         w.machine.report(
             "in-flight-at-exit",
             w,
@@ -576,108 +877,3 @@ def _bulk_exit(w: Warp) -> None:
 
 
 EXIT_HOOKS.append(_bulk_exit)
-
-
-# ------------------------------------------------------------------------------------- cp.async
-
-
-class _AsyncCopies:
-    """A warp's ``cp.async`` copies: those not yet committed, and the committed groups."""
-
-    def __init__(self) -> None:
-        self.clock = 1
-        self.open: list[Pipe] = []
-        self.committed: list[tuple[int, list[Pipe]]] = []
-
-
-def _async_copies(w: Warp) -> _AsyncCopies:
-    found = w.state.get("cp_async")
-    if found is None:
-        found = w.state["cp_async"] = _AsyncCopies()
-    return found
-
-
-@op
-def cp_async(w: Warp, destination, source, size: int, source_size=None, mask=None) -> None:
-    """``cp.async``: each active thread copies ``size`` bytes; past ``source_size`` come zeros."""
-    copies = _async_copies(w)
-    lanes = np.arange(32) if mask is None else np.flatnonzero(mask)
-    if lanes.size == 0:
-        return
-    into = np.broadcast_to(np.asarray(destination, dtype=np.int64), (32,))[lanes]
-    origin = np.broadcast_to(np.asarray(source, dtype=np.int64), (32,))[lanes]
-    taken = None
-    if source_size is not None:
-        taken = np.broadcast_to(np.asarray(source_size, dtype=np.int64), (32,))[lanes]
-    cta, offsets = access._shared(w, into, size, mask, "cp.async")
-    active = np.ones(lanes.size, dtype=bool) if taken is None else taken > 0
-    if active.any():
-        tensor, starts = access._span(w, origin[active], size, mask, "cp.async")
-        if w.checks and tensor.mixed:
-            index = access.words_of(np.asarray(starts), size, tensor.grain)
-            now = stamp(w.unit["cp_async"], copies.clock, w.s)
-            order.global_read(w, tensor, index, False, w.unit["cp_async"], now, w.s, w.clock)
-    words = access.words_of(offsets, size, w.machine.program.grain)
-    if w.checks:
-        agent = w.unit["cp_async"]
-        clock = w.clock[0].copy()
-        clock[agent] = copies.clock
-        shadow = cta.shadow.flat()
-        index = np.asarray(words)
-        before = shadow.writer[index]
-        bad = unseen(before, clock)
-        if bad is not None:
-            access.race(w, cta, index, False, before, bad, "write", "write", agent, w.s, mask)
-        for reader, stamps in list(shadow.readers.items()):
-            bad = unseen(stamps[index], clock)
-            if bad is not None:
-                access.race(
-                    w, cta, index, False, stamps[index], bad, "write", "read", agent, w.s, mask
-                )
-            del reader
-        shadow.write(index, stamp(agent, copies.clock, w.s))
-    w.machine.count("global_load_bytes", size * lanes.size)
-    pipe = Pipe(w.cluster, f"cp.async of {w.name()}")
-
-    def land() -> None:
-        raw = np.zeros((lanes.size, size // 4), dtype=np.uint32)
-        if active.any():
-            tensor, starts = access._span(w, origin[active], size, mask, "cp.async")
-            raw[active] = tensor.view(4, size // 4)[starts // size].reshape(-1, size // 4)
-        if taken is not None:
-            flat = raw.view(np.uint8)
-            flat[np.arange(size)[None, :] >= taken[:, None]] = 0
-        target = cta.shared.view(4, size // 4)
-        target[offsets // size] = raw if size > 4 else raw[:, 0]
-        cta.version += 1
-
-    copies.open.append(pipe)
-    pipe.submit(land)
-
-
-@op
-def cp_async_commit(w: Warp, mask=None) -> None:
-    """``cp.async.commit_group``."""
-    copies = _async_copies(w)
-    copies.committed.append((copies.clock, copies.open))
-    copies.open = []
-    copies.clock += 1
-
-
-@op
-def cp_async_wait(w: Warp, count: int, mask=None) -> None:
-    """``cp.async.wait_group N``: all but the latest N groups of these threads are done."""
-    copies = _async_copies(w)
-    keep = max(0, len(copies.committed) - int(count))
-    for clock, pipes in copies.committed[:keep]:
-        for pipe in pipes:
-            pipe.drain()
-        w.clock[0, w.unit["cp_async"]] = max(int(w.clock[0, w.unit["cp_async"]]), clock)
-    del copies.committed[:keep]
-
-
-@op
-def cp_async_wait_all(w: Warp, mask=None) -> None:
-    """``cp.async.wait_all``."""
-    cp_async_commit(w)
-    cp_async_wait(w, 0)

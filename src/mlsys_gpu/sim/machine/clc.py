@@ -10,7 +10,7 @@ import numpy as np
 
 from mlsys_gpu.sim.machine import memory
 from mlsys_gpu.sim.machine.barriers import barrier_at
-from mlsys_gpu.sim.machine.bulk import _copy_in, _destination, _one_thread
+from mlsys_gpu.sim.machine.bulk import _aligned, _copy_in, _issuers, _receivers, _shared_place
 from mlsys_gpu.sim.machine.core import Warp, op
 
 
@@ -21,31 +21,48 @@ def clc_try_cancel(w: Warp, address, barrier, everywhere: bool, mask=None) -> No
     The 16-byte response lands like a copy and completes 16 bytes on the barrier; ``everywhere``
     (multicast) in every CTA of the cluster, at the same offsets.
     """
-    if not _one_thread(w, mask, "clusterlaunchcontrol.try_cancel"):
-        return
-    origin = w.machine.cancel()
-    bits = 0 if origin is None else 1 | sum(n << 32 * (i + 1) for i, n in enumerate(origin))
-    response = np.array([bits >> 32 * i & 0xFFFFFFFF for i in range(4)], dtype=np.uint32)
-    rank, offset = _destination(w, address)
-    mrank, moffset = _destination(w, barrier)
-    for target in range(w.cluster.size) if everywhere else [rank]:
-        cta = w.cluster.ctas[target]
-        owner = target if everywhere else mrank
-        bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
-        rows = np.array([offset >> 4], dtype=np.int64)
-        _copy_in(w, cta, rows, bar, "a launch-control response", lambda: response)
+    what = "clusterlaunchcontrol.try_cancel"
+    for _, (into, on) in _issuers(w, mask, what, address, barrier):
+        failed = w.cluster.state.get("clc_failed")
+        if failed is not None and failed[1] <= max(w.clock[0, failed[0]], w.clock[2, failed[0]]):
+            w.machine.report(
+                "clc-protocol",
+                w,
+                "asks for another cluster after a request that has failed: what it gets is "
+                "undefined",
+                memory="a launch-control response",
+                fix="end the loop once query_cancel.is_canceled is false",
+            )
+        origin = w.machine.cancel()
+        bits = 0 if origin is None else 1 | sum(n << 32 * (i + 1) for i, n in enumerate(origin))
+        response = np.array([bits >> 32 * i & 0xFFFFFFFF for i in range(4)], dtype=np.uint32)
+        _aligned(w, 16, into)
+        rank, offset = _shared_place(w, into, what)
+        mrank, moffset = _shared_place(w, on, what)
+        everyone = (1 << w.cluster.size) - 1 if everywhere else None
+        for target, owner in _receivers(w, rank, mrank, everyone, False, what):
+            cta = w.cluster.ctas[target]
+            bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
+            if origin is None and target == w.rank:
+                w.cluster.state["clc_failed"] = (bar.agent, bar.epoch + bar.phase + 1)
+            rows = np.array([offset >> 4], dtype=np.int64)
+            _copy_in(w, cta, rows, bar, "a launch-control response", lambda r=response: r)
 
 
 @op
-def clc_is_canceled(response: int) -> int:
+def clc_is_canceled(response):
     """``query_cancel.is_canceled``: whether the response names a cluster."""
-    return response & 1
+    found = response & 1
+    return found.astype(np.int64) if isinstance(found, np.ndarray) else found
 
 
 @op
-def clc_first_ctaid(w: Warp, response: int, axis: int) -> int:
+def clc_first_ctaid(w: Warp, response, axis: int, mask=None):
     """``query_cancel.get_first_ctaid``: a coordinate of the cancelled cluster's first CTA."""
-    if not response & 1:
+    found = np.asarray(response) & 1
+    if found.ndim and mask is not None:
+        found = found[mask]
+    if not found.all():
         w.machine.report(
             "clc-protocol",
             w,
@@ -53,4 +70,5 @@ def clc_first_ctaid(w: Warp, response: int, axis: int) -> int:
             memory="a launch-control response",
             fix="read them only where query_cancel.is_canceled is true",
         )
-    return response >> 32 * (axis + 1) & 0xFFFFFFFF
+    value = response >> 32 * (axis + 1) & 0xFFFFFFFF
+    return value.astype(np.int64) if isinstance(value, np.ndarray) else value
