@@ -29,8 +29,12 @@ def program(
     shared: int = 1024,
     tensors: Sequence[tuple[str, np.ndarray]] = (),
     regions: Sequence[Sequence[Any]] = (),
+    maps: Sequence[dict[str, Any]] = (),
 ) -> Program:
-    """The Program of a body; ``tensors`` are its parameters, at ``w.machine.pointers``."""
+    """The Program of a body; ``tensors`` are its parameters, at ``w.machine.pointers``.
+
+    ``maps``: tensor maps on them, behind them there; what a record leaves out is the plainest.
+    """
     lines = textwrap.dedent(body).strip("\n").splitlines()
     source = ["def kernel(w):", "    SB = w.base + 1024"]
     for number, line in enumerate(lines, 1):
@@ -58,11 +62,27 @@ def program(
             "shared_bytes": shared,
         },
         params=[[name, list(array.shape), array.dtype.name] for name, array in tensors],
-        arguments=[["tensor", i] for i in range(len(tensors))],
+        arguments=[
+            *(["tensor", i, 0] for i in range(len(tensors))),
+            *(["map", i] for i in range(len(maps))),
+        ],
+        maps=[_map(record, tensors) for record in maps],
         sites=[[]] + [[[FILE, n]] for n in range(1, len(lines) + 1)],
         regions=[list(region) for region in regions],
         texts={FILE: {str(n): line for n, line in enumerate(lines, 1)}},
     )
+
+
+def _map(record: dict[str, Any], tensors: Sequence[tuple[str, np.ndarray]]) -> dict[str, Any]:
+    array = tensors[record.get("tensor", 0)][1]
+    rank = len(record["box"])
+    strides = list(array.strides)[-2::-1] if array.ndim > 1 else []
+    plain = {
+        "tensor": 0, "offset": 0, "dtype": array.dtype.name, "shape": list(array.shape)[::-1],
+        "strides": strides, "steps": [1] * rank, "interleave": 0, "swizzle": 0, "fill": 0,
+        "format": -1,
+    }  # fmt: skip
+    return plain | record
 
 
 def run(
