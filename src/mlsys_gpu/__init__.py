@@ -3,6 +3,7 @@
 >>> import mlsys_gpu as mg
 >>> kernel = mg.gemm.step(3, arch="hopper").build(256, 384, 192)
 >>> report = mg.simulate(kernel, A, B, D)  # D is filled; the report says what went wrong
+>>> session = mg.debug(kernel, A, B, D, at="Tx.gemm_async")  # stop there, look, step on
 >>> mg.run(kernel, A, B, D)  # CUDA tensors: on the GPU; CPU arrays: in the simulator
 
 Importing this package imports neither TVM nor torch nor Triton: each name below is loaded when it
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mlsys_gpu.benchmarking import benchmark
     from mlsys_gpu.grading import check
     from mlsys_gpu.kernels import gemm
-    from mlsys_gpu.launch import run, simulate
+    from mlsys_gpu.launch import debug, explain, run, simulate
     from mlsys_gpu.sim import Report
     from mlsys_gpu.tensormap import TensorMap
 
@@ -35,6 +36,8 @@ __all__ = [
     "__version__",
     "benchmark",
     "check",
+    "debug",
+    "explain",
     "gemm",
     "grading",
     "inspect",
@@ -49,6 +52,8 @@ __all__ = [
 _PUBLIC: dict[str, tuple[str, str | None]] = {
     "gemm": ("mlsys_gpu.kernels.gemm", None),
     "simulate": ("mlsys_gpu.launch", "simulate"),
+    "debug": ("mlsys_gpu.launch", "debug"),
+    "explain": ("mlsys_gpu.launch", "explain"),
     "run": ("mlsys_gpu.launch", "run"),
     "benchmark": ("mlsys_gpu.benchmarking", "benchmark"),
     "inspect": ("mlsys_gpu.artifacts", "inspect"),

@@ -25,6 +25,8 @@ from mlsys_gpu.tensormap import TensorMap, decode, provide_encoder
 
 if TYPE_CHECKING:
     from mlsys_gpu.sim import Report
+    from mlsys_gpu.sim.debugger import Session
+    from mlsys_gpu.sim.explain import Explanation
 
 ALIGNMENT = 16
 """Bytes that a tensor's address on the GPU is a multiple of: what vector loads and TMA need."""
@@ -299,6 +301,110 @@ def simulate(
     simulator = importlib.import_module("mlsys_gpu.sim")
     return simulator.simulate(
         kernel, *checked.simulated(), schedule=schedule, schedule_seed=schedule_seed, checks=checks
+    )
+
+
+def debug(
+    kernel: Any,
+    *arrays: Any,
+    at: str | int | None = None,
+    warp: int | Sequence[int] | None = None,
+    cta: Any = None,
+    schedule: str = "lazy",
+    schedule_seed: int = 0,
+    checks: bool = True,
+    findings: bool = True,
+) -> Session:
+    """Run a kernel in the simulator under control: stop, look, step on.
+
+    Args:
+        kernel: any TIRx ``PrimFunc``.
+        arrays: as for :func:`simulate`. Outputs are filled when the run comes to its end.
+        at: run to this line first: its number in the kernel's own file, ``"file.py:93"``, or a part
+            of its text (``"Tx.gemm_async"``). Without it the session stands before the first line.
+        warp, cta: whose line: the index of a warp in its CTA, or several; a block index. Any if
+            left out.
+        schedule, schedule_seed, checks: as for :func:`simulate`; the run is the same.
+        findings: stop at every finding.
+
+    Returns:
+        A :class:`mlsys_gpu.sim.debugger.Session`: ``step()``, ``run_until(…)``, ``cont()``,
+        ``variables``, ``smem("As", stage=1)``, ``tmem(0, 8)``, ``barriers``, ``waits``,
+        ``shell()``, …
+
+    Raises:
+        ArgumentError: an array that the kernel cannot take, before anything runs.
+        DebugError: ``at``, ``warp`` or ``cta`` do not exist.
+    """
+    checked = _checked(kernel, arrays)
+    if checked.gpu is not None:
+        raise ArgumentError(
+            f"{_name(kernel)}: the debugger runs in the simulator and takes CPU arrays, got "
+            f"tensors on cuda:{checked.gpu}; pass A.cpu() and so on"
+        )
+    debugger = importlib.import_module("mlsys_gpu.sim.debugger")
+    return debugger.debug(
+        kernel,
+        *checked.simulated(),
+        at=at,
+        warp=warp,
+        cta=cta,
+        schedule=schedule,
+        schedule_seed=schedule_seed,
+        checks=checks,
+        findings=findings,
+    )
+
+
+def explain(
+    kernel: Any,
+    *arrays: Any,
+    reference: Any = None,
+    element: Sequence[int] | None = None,
+    output: str | None = None,
+    tolerance: float | None = None,
+    schedule: str = "lazy",
+    schedule_seed: int = 0,
+) -> Explanation:
+    """Where a wrong number that a kernel computes comes from.
+
+    Runs the kernel in the simulator, on copies of the arrays. ``report.explain(D, reference)`` does
+    the same after a simulation.
+
+    Args:
+        kernel: any TIRx ``PrimFunc``.
+        arrays: as for :func:`simulate`.
+        reference: what the output should hold, of its shape (any dtype).
+        element: the element to explain; the one furthest from the reference if left out.
+        output: the parameter's name; the last one if left out.
+        tolerance: how far from the reference an element is still right, relative to it and to the
+            reference's root mean square; four times the dtype's rounding if left out.
+        schedule, schedule_seed: as for :func:`simulate`.
+
+    Returns:
+        An :class:`mlsys_gpu.sim.explain.Explanation`: which tiles are wrong, who wrote the element,
+        which elements of the operands met for it, which part of K is missing or was added twice.
+
+    Raises:
+        ArgumentError: an array that the kernel cannot take.
+        ValueError: no element is wrong, and none is named.
+    """
+    checked = _checked(kernel, arrays)
+    if checked.gpu is not None:
+        raise ArgumentError(
+            f"{_name(kernel)}: numbers are explained in the simulator, which takes CPU arrays, got "
+            f"tensors on cuda:{checked.gpu}; pass A.cpu() and so on"
+        )
+    module = importlib.import_module("mlsys_gpu.sim.explain")
+    return module.explain(
+        kernel,
+        *checked.simulated(),
+        output=output,
+        reference=reference,
+        element=element,
+        tolerance=tolerance,
+        schedule=schedule,
+        schedule_seed=schedule_seed,
     )
 
 

@@ -93,6 +93,8 @@ def test_two_ctas_write_one_element():
         "written": 63,
         "twice": 1,
         "missing": report.coverage["X"]["missing"],
+        "tile": [1, 2],
+        "map": ["#" * 15 + "2" + "#" * 15 + "-"],
     }
 
 

@@ -7,8 +7,8 @@ a notebook.
 
 from __future__ import annotations
 
-import html
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,8 +123,10 @@ class Report:
 
     ``seconds`` is the time of the simulation alone, lowering and translation apart.
     ``coverage`` gives, for each tensor the kernel wrote, how many of its elements were written,
-    and how many of them by more than one CTA. ``completed`` is False where a fault stopped the run:
-    what the kernel had not written by then is as it was.
+    how many of them by more than one CTA, and a map of tiles (:func:`coverage_map`). ``deadlock``
+    lists who waits for what, and holds the wait-for graph: ``nodes``, ``edges``, ``cycles``
+    (:func:`mlsys_gpu.sim.machine.waitgraph.graph`). ``completed`` is False where a fault stopped
+    the run: what the kernel had not written by then is as it was.
     """
 
     kernel: str
@@ -140,6 +142,8 @@ class Report:
     readings: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     completed: bool = True
+    #: The Program, its arrays and the readings: what :meth:`explain` needs to run it again.
+    _again: tuple[Any, Any, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -167,24 +171,38 @@ class Report:
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         grid = "x".join(str(n) for n in self.launch["grid"])
-        head = (
+        return (
             f"{self.kernel} ({self.arch}) in the simulator: grid {grid}, "
             f"{self.launch['threads']} threads a CTA, {self.schedule} schedule"
             + (f" with seed {self.schedule_seed}" if self.schedule == "seeded" else "")
             + ("" if self.checks else ", checks off")
         )
-        lines = [head]
+
+    def _wrote(self, name: str) -> str:
+        """What was written of a tensor, in words."""
+        seen = self.coverage[name]
+        if seen["written"] is None:
+            return f"wrote {name} (how much of it, only the checks tell)"
+        text = f"wrote {name}: {seen['written']} of {seen['elements']} elements"
+        if seen["twice"]:
+            text += f", {seen['twice']} of them by more than one CTA"
+        return text
+
+    def __str__(self) -> str:
+        lines = [self._head()]
         if not self.completed:
             lines.append("  stopped before its end: the outputs are incomplete")
         for name, seen in self.coverage.items():
-            text = f"  wrote {name}: {seen['written']} of {seen['elements']} elements"
-            if seen["twice"]:
-                text += f", {seen['twice']} of them by more than one CTA"
-            lines.append(text)
+            lines.append(f"  {self._wrote(name)}")
             if seen.get("missing"):
                 lines.append(f"    not written: {seen['missing']}")
+            cells = seen.get("map", [])
+            if len(cells) > 1 and any(set(row) != {"#"} for row in cells):
+                rows, cols = seen["tile"]
+                lines.append(f"    by {rows} x {cols} elements ({_legend(cells)}):")
+                lines.extend(f"      {row}" for row in cells)
         if self.findings:
             lines.append(f"  {len(self.findings)} finding{'s' * (len(self.findings) != 1)}:")
             for finding in self.findings:
@@ -194,24 +212,267 @@ class Report:
         if self.deadlock:
             lines.append("  who waits for what:")
             lines.extend(f"    {entry['text']}" for entry in self.deadlock["waiting"])
+            lines.extend(f"  {line}" for line in graph_lines(self.deadlock))
         return "\n".join(lines)
 
+    def explain(self, output: Any, reference: Any = None, **options: Any) -> Any:
+        """Where a wrong number of the output came from: see :func:`mlsys_gpu.sim.explain.explain`.
+
+        ``output``: the array that the run filled (or its parameter's name); ``reference``: what it
+        should hold, of the same shape. Runs the kernel again, under the same schedule and seed, on
+        the arrays that it was given: they must hold what they held then.
+
+        Returns:
+            An :class:`~mlsys_gpu.sim.explain.Explanation`.
+        """
+        from mlsys_gpu.sim.explain import explain
+
+        if self._again is None:
+            raise ValueError("this report was not made by a run in this process: use mg.explain")
+        program, arrays, readings = self._again
+        options = {"schedule": self.schedule, "schedule_seed": self.schedule_seed} | options
+        return explain(
+            program, *arrays, output=output, reference=reference, readings=readings, **options
+        )
+
     def _repr_html_(self) -> str:
-        ok = self.ok
-        head = str(self).splitlines()[0]
+        from mlsys_gpu.sim import page
+
         n = len(self.findings)
-        badge = f"{n} finding{'s' * (n != 1)}" if n else "no findings"
-        parts = [
-            f'<div class="mg-report {"mg-ok" if ok else "mg-bad"}">',
-            f"<p><strong>{html.escape(badge)}</strong> — {html.escape(head)}</p>",
-        ]
-        for finding in self.findings:
-            text = html.escape(str(finding))
-            parts.append(f'<pre style="white-space: pre-wrap">{text}</pre>')
+        words = f"{n} finding{'s' * (n != 1)}" if n else "no findings"
+        colour = "bad" if not self.ok else "warm" if n or not self.completed else "good"
+        parts = [f'<p class="o-head">{page.tag(words, colour)} {page.esc(self._head())}</p>']
+        if not self.completed:
+            parts.append("<p>The run stopped before its end: the outputs are incomplete.</p>")
+        parts += [_finding_html(finding) for finding in self.findings]
         if self.deadlock:
-            rows = "".join(
-                f"<li>{html.escape(entry['text'])}</li>" for entry in self.deadlock["waiting"]
+            parts.append(graph_html(self.deadlock))
+        parts += [self._coverage_html(name) for name in self.coverage]
+        parts.append(self._details_html())
+        return page.page("mg-report", "".join(parts))
+
+    def _coverage_html(self, name: str) -> str:
+        from mlsys_gpu.sim import page
+
+        seen = self.coverage[name]
+        text = self._wrote(name)
+        body = f"<h4>Output {page.esc(name)}</h4><p>{page.esc(text[0].upper() + text[1:])}."
+        if seen.get("missing"):
+            body += f" Not written: {page.esc(seen['missing'])}."
+        body += "</p>"
+        if seen.get("map"):
+            rows, cols = seen["tile"]
+            label = f"map of {name}, {rows} x {cols} elements a cell: {_legend(seen['map'])}"
+            body += page.cell_map(seen["map"], label)
+            body += f'<p class="o-muted">A cell is {rows} × {cols} elements.</p>'
+        return body
+
+    def _details_html(self) -> str:
+        from mlsys_gpu.sim import page
+
+        rows = [[name.replace("_", " "), f"{n:,}"] for name, n in sorted(self.counters.items())]
+        body = ""
+        if rows:
+            counted = page.table(["what", "how many"], rows, "counted in this run")
+            body += page.folded("Counters", counted)
+        if self.readings:
+            items = "".join(
+                f"<li><code>{page.esc(rule)}</code>: {page.esc(text)}</li>"
+                for rule, text in sorted(self.readings.items())
             )
-            parts.append(f"<p>Who waits for what:</p><ul>{rows}</ul>")
-        parts.append("</div>")
-        return "".join(parts)
+            body += page.folded("Readings of the ISA that were used", f"<ul>{items}</ul>")
+        return body
+
+
+#: Cells of a coverage map, in a terminal's legend.
+_CELLS = {
+    "#": "written once",
+    "-": "written in part",
+    ".": "never written",
+    "2": "written by several CTAs",
+}
+
+
+def _legend(cells: list[str]) -> str:
+    """The characters of a coverage map with what they mean and how many there are."""
+    text = "".join(cells)
+    return ", ".join(f"{k} {words}: {text.count(k)}" for k, words in _CELLS.items() if k in text)
+
+
+def coverage_map(owner: Any, most: int = 32) -> tuple[list[int], list[str]]:
+    """Tiles of a matrix and how they were written.
+
+    ``owner`` ``[rows, cols]``: 0 where nothing wrote, 1 + the CTA that did, -1 for several CTAs.
+    The tile is the largest one whose edges are all edges between CTAs (or between written and
+    unwritten), made larger where there are more than ``most`` tiles along a side. Returns its rows
+    and columns, and a string for each row of tiles: ``#`` written once, ``-`` in part, ``.`` not at
+    all, ``2`` by several CTAs.
+    """
+    import numpy as np
+
+    sizes = []
+    for axis, length in enumerate(owner.shape):
+        step = np.diff(owner, axis=axis) != 0
+        edges = np.flatnonzero(step.any(axis=1 - axis)) + 1
+        size = math.gcd(length, *(int(e) for e in edges))
+        least = -(-length // most)
+        if size < least:  # irregular: cells of a round size
+            size = 1 << (least - 1).bit_length()
+        sizes.append(size)
+    rows, cols = sizes
+    lines = []
+    for r in range(0, owner.shape[0], rows):
+        line = ""
+        for c in range(0, owner.shape[1], cols):
+            part = owner[r : r + rows, c : c + cols]
+            if (part < 0).any():
+                line += "2"
+            elif (part == 0).any():
+                line += "." if not part.any() else "-"
+            else:
+                line += "#"
+        lines.append(line)
+    return sizes, lines
+
+
+# --------------------------------------------------------------------------- the wait-for graph
+
+
+def graph_lines(graph: dict[str, Any]) -> list[str]:
+    """The wait-for graph as text: what is waited for, by whom, who would have to act; cycles."""
+    lines = []
+    for node, waiters, acts in _waited_for(graph):
+        lines.append(_needs(node))
+        lines.append("  waited for by " + ", ".join(text for text, _ in waiters))
+        lines += [f"  {text}" for text in acts]
+    for cycle in graph.get("cycles", []):
+        lines.append("cycle: " + " -> ".join([*cycle, cycle[0]]))
+    return lines
+
+
+_NOBODY = "no warp that still runs comes to a line that would bring it about"
+
+
+def _waited_for(
+    graph: dict[str, Any],
+) -> list[tuple[dict[str, Any], list[tuple[str, str]], list[str]]]:
+    """Each thing that is waited for, who waits for it and how, and who would have to act.
+
+    Warps that stand at the same line are named together.
+    """
+    nodes = {node["id"]: node for node in graph.get("nodes", [])}
+    found = []
+    for node in nodes.values():
+        if node["kind"] == "warp":
+            continue
+        waiters: dict[tuple[str, str], list[str]] = {}
+        acts: dict[str, list[str]] = {}
+        for edge in graph["edges"]:
+            if edge["kind"] == "waits" and edge["to"] == node["id"]:
+                key = (_spell(edge["location"]), nodes[edge["from"]]["waits_for"])
+                waiters.setdefault(key, []).append(edge["from"])
+            elif edge["kind"] == "acts" and edge["from"] == node["id"]:
+                acts.setdefault(_act(edge, nodes), []).append(edge["to"])
+        waits = [
+            (_together(who, nodes) + (f" ({line})" if line else ""), words)
+            for (line, words), who in waiters.items()
+        ]
+        lines = [f"{_together(who, nodes)}: {text}" for text, who in acts.items()]
+        if node.get("flying"):
+            lines.append(f"copies of {node['flying']} bytes are under way")
+        elif not node.get("actors"):
+            lines.append(_NOBODY)
+        found.append((node, waits, lines))
+    return found
+
+
+def _together(ids: list[str], nodes: dict[str, dict[str, Any]]) -> str:
+    """``warps 0, 1, 2 of CTA (0, 0)``: warps named by CTA."""
+    by_cta: dict[str, list[int]] = {}
+    for one in ids:
+        by_cta.setdefault(one.partition(" of ")[2], []).append(nodes[one]["warp"])
+    return " and ".join(
+        f"warp{'s' * (len(warps) > 1)} {', '.join(str(n) for n in warps)} of {cta}"
+        for cta, warps in by_cta.items()
+    )
+
+
+def _spell(place: dict[str, Any] | None) -> str:
+    return str(Location(place["file"], place["line"])) if place else ""
+
+
+def _act(edge: dict[str, Any], nodes: dict[str, dict[str, Any]]) -> str:
+    """What a warp would have to do, where, and what keeps it from that."""
+    warp = nodes.get(edge["to"], {})
+    line, stands = _spell(edge["location"]), _spell(warp.get("location"))
+    waits = warp.get("state") == "waits"
+    if line == stands or not line:
+        text = edge["text"]
+        return f"{text}; {'itself waiting' if waits else 'now'} at {stands}" if stands else text
+    text = f"{edge['text']} at {line}"
+    return f"{text}; itself waiting at {stands}" if waits else text
+
+
+def _needs(node: dict[str, Any]) -> str:
+    """What is waited for, and what it lacks."""
+    text = node["id"]
+    if node["kind"] == "mbarrier":
+        text += f", phase {node['phase']}: {node['pending']} of {node['count']} arrivals to come"
+        if node["bytes"]:
+            text += f", {node['bytes']} bytes to come"
+    elif "arrived" in node:
+        text += f": {node['arrived']} threads have come"
+    return text
+
+
+def graph_html(graph: dict[str, Any]) -> str:
+    """The wait-for graph as HTML: its cycles, and a card for everything that is waited for."""
+    from mlsys_gpu.sim import page
+
+    inside = {node for cycle in graph.get("cycles", []) for node in cycle}
+    parts = ["<h4>Who waits for what</h4>"]
+    for cycle in graph.get("cycles", []):
+        steps = "".join(f"<li>{page.esc(node)}</li>" for node in [*cycle, cycle[0]])
+        parts.append(
+            f"<p>{page.tag('cycle', 'bad')} each of these waits for the next:</p>"
+            f'<ol class="o-chain">{steps}</ol>'
+        )
+    for node, waiters, acts in _waited_for(graph):
+        mark = f" {page.tag('in a cycle', 'bad')}" if node["id"] in inside else ""
+        waits = "".join(
+            f'<li>{page.esc(who)} <span class="o-muted">{page.esc(words)}</span></li>'
+            for who, words in waiters
+        )
+        needed = "".join(f"<li>{page.esc(text)}</li>" for text in acts)
+        parts.append(
+            f'<div class="o-card o-plain"><h5>{page.esc(_needs(node))}{mark}</h5>'
+            f"<p>Waited for by</p><ul>{waits}</ul>"
+            f"<p>Who would have to act</p><ul>{needed}</ul></div>"
+        )
+    if len(parts) == 1:
+        items = "".join(f"<li>{page.esc(e['text'])}</li>" for e in graph.get("waiting", []))
+        parts.append(f"<ul>{items}</ul>")
+    return "".join(parts)
+
+
+def _finding_html(finding: Finding) -> str:
+    from mlsys_gpu.sim import page
+
+    where = f" at {page.esc(finding.location)}" if finding.location else ""
+    colour = "bad" if finding.severity == "error" else "warm"
+    related = ""
+    for what, place in finding.related:
+        related += f"<li>{page.esc(what)}: {page.esc(place)}{page.source_line(place, what)}</li>"
+    pairs = [("threads", page.esc(finding.threads)), ("memory", page.esc(finding.memory))]
+    pairs += [("fix", page.esc(finding.fix))]
+    if finding.count > 1:
+        pairs.append(("seen", f"{finding.count} times"))
+    meaning = page.esc(CODES.get(finding.code, ""))
+    return (
+        f'<div class="o-card o-of-{page.esc(finding.severity)}">'
+        f'<h5><span title="{meaning}">{page.tag(finding.code, colour)}</span>{where}</h5>'
+        f"<p>{page.esc(finding.message)}</p>{page.source_line(finding.location)}"
+        + (f"<ul>{related}</ul>" if related else "")
+        + page.facts(pairs)
+        + "</div>"
+    )

@@ -205,7 +205,7 @@ class Translator:
 
         ``kind``: ``scalar``, ``lane`` (32 values), ``list`` or ``array`` of registers, or ``loop``.
         """
-        if self.debug and self.override is None and name in self.lowered.names:
+        if self.debug and name and self.override is None and name in self.lowered.names:
             self.scopes.append([self.scope, name, code, dtype, kind, size])
             self.scope = len(self.scopes) - 1
 

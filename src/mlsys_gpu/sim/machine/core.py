@@ -25,7 +25,7 @@ import numpy as np
 from mlsys_gpu.sim.machine import memory
 from mlsys_gpu.sim.machine.clocks import BARRIERS, UNITS, Agents, stamp
 from mlsys_gpu.sim.program import Program
-from mlsys_gpu.sim.report import Finding, Location, Report
+from mlsys_gpu.sim.report import Finding, Location, Report, coverage_map
 
 LANES = np.arange(32, dtype=np.int64)
 NOBODY, EVERYBODY = np.zeros(32, dtype=bool), np.ones(32, dtype=bool)
@@ -904,7 +904,9 @@ def execute(
     if watch is not None:
         machine.watch = watch
         watch.began(machine)
-    with one_blas_thread(), np.errstate(all="ignore"):
+    # a debugger limits BLAS itself, while the machine runs
+    limit = one_blas_thread() if watch is None else contextlib.nullcontext()
+    with limit, np.errstate(all="ignore"):
         start = time.perf_counter()
         machine.run()
         if machine.printed:
@@ -942,11 +944,14 @@ def coverage(tensor) -> dict[str, Any]:
     text = ""
     if missing.any() and len(tensor.shape) == 2:
         text = _tiles(missing.reshape(tensor.shape))
+    tile, cells = coverage_map(owner.reshape(-1, tensor.shape[-1] if tensor.shape else 1))
     return {
         "elements": elements,
         "written": int(elements - missing.sum()),
         "twice": int((owner == -1).sum()),
         "missing": text,
+        "tile": tile,
+        "map": cells,
     }
 
 

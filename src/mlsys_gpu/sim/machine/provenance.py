@@ -89,7 +89,7 @@ def _hash(tensor: int, row: np.ndarray, last: np.ndarray) -> np.ndarray:
     return (mixed ^ (mixed >> np.uint32(12))).astype(np.uint16)
 
 
-def _marked(tensor: memory.Tensor, kind: str) -> memory.Tensor:
+def marked(tensor: memory.Tensor, kind: str) -> memory.Tensor:
     """A copy of a tensor; its 16-bit elements hold ``last``, ``row`` or ``hash``."""
     data = tensor.source[: tensor.nbytes].copy()
     if tensor.itemsize == 2 and tensor.shape and max(tensor.shape) <= 1 << 16:
@@ -113,7 +113,7 @@ def examine(machine: Machine, program: Program, tensors: list[memory.Tensor]) ->
     runs = []
     for kind in ("last", "row", "hash"):
         seen: list[Product] = []
-        copies = [_marked(tensor, kind) for tensor in tensors]
+        copies = [marked(tensor, kind) for tensor in tensors]
         again = Machine(program, copies, "eager", 0, False)
         again.trace = seen
         try:
@@ -140,7 +140,7 @@ def _examine_product(machine: Machine, tensors, products, lives) -> None:
     operands = []
     for i, name in enumerate(("a", "b")):
         last, row, mark = (getattr(p, name).astype(np.uint32) for p in products)
-        operand = _origin(name.upper(), tensors, last, row, mark, bool(first.transposed[i]))
+        operand = origin(name.upper(), tensors, last, row, mark, bool(first.transposed[i]))
         if operand is not None:
             rows = first.rows[i]
             if rows is not None:
@@ -166,7 +166,7 @@ def _examine_product(machine: Machine, tensors, products, lives) -> None:
     life.append((pair, along))
 
 
-def _origin(name: str, tensors, last, row, mark, transposed: bool) -> Operand | None:
+def origin(name: str, tensors, last, row, mark, transposed: bool) -> Operand | None:
     """Where an operand was copied from, or None where it was computed."""
     blank = (mark == 0) & (row == 0) & (last == 0)  # filled with zeros past an edge
     sources = np.full(mark.shape, -1)

@@ -9,6 +9,7 @@ the warp, in a branch that the warp does not take, or the warp has exited.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,22 +20,27 @@ from mlsys_gpu.sim.machine.core import Cluster, Cta, Warp
 
 # --------------------------------------------------------------------- acts, read from the source
 
-#: Operations that take a barrier's address and do not bring its phase nearer to its end.
-_NO_ACT = (
-    "wait",
-    "test",
-    "init",
-    "inval",
-    "expect_tx",
-    "ld_",
-    "st_shared",
-    "st_generic",
-    "pending",
+#: Operations that bring a phase of an mbarrier nearer to its end.
+_ACTS = re.compile(
+    r"mbarrier_arrive|tcgen05_commit|_load$|complete_tx|^st_async|^red_async|try_cancel"
 )
-#: Calls that give the address that they are given.
-_SAME = ("held", "column", "int", "wrap", "uniform", "address")
+#: Calls that give back one of their arguments, and which.
+_SAME = {
+    "held": 0,
+    "column": 0,
+    "int": 0,
+    "wrap": 0,
+    "spread": 0,
+    "written": 1,
+    "register_index": 1,
+}
 _WORDS = {
     "mbarrier_arrive": "would arrive",
+    "mbarrier_arrive_state": "would arrive",
+    "mbarrier_complete_tx": "would complete bytes (complete_tx)",
+    "st_async": "would store bytes that complete on it (st.async)",
+    "clc_try_cancel": "would ask for a cluster to cancel (clusterlaunchcontrol.try_cancel)",
+    "bar_red": "would come to it (bar.red)",
     "tcgen05_commit": "would commit (tcgen05.commit)",
     "tma_load": "would issue a TMA copy that completes on it",
     "bulk_load": "would issue a bulk copy that completes on it",
@@ -101,11 +107,14 @@ def read(source: str) -> Source:
 
     visit(kernel.body, kernel, "body", [])
     counts: dict[str, int] = {}
+    blank = set()  # assignments that say only that nothing has been written yet
     for node in ast.walk(kernel):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            counts[node.id] = counts.get(node.id, 0) + 1
+        if isinstance(node, ast.Assign) and "poison(" in ast.unparse(node.value):
+            blank.update(id(name) for name in node.targets)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            counts[node.id] = counts.get(node.id, 0) + (id(node) not in blank)
     for stmt, chain in found.chains.items():
-        if not isinstance(stmt, ast.Assign):
+        if not isinstance(stmt, ast.Assign) or id(stmt.targets[0]) in blank:
             continue
         for target in ast.walk(stmt.targets[0]):
             if isinstance(target, ast.Name) and counts.get(target.id) == 1:
@@ -200,100 +209,116 @@ def _test(source: Source, warp: Warp, test: ast.expr, values: Any) -> bool | Non
         return None
 
 
-def address(source: Source, warp: Warp, expr: ast.expr, depth: int = 0) -> tuple[int, bool] | None:
-    """Offset of a shared address, and whether it is exact: what varies counts as 0."""
+@dataclass(frozen=True)
+class Value:
+    """What is known of an integer: ``number``, in which what varies counts as 0 unless ``exact``.
+
+    ``anywhere``: an address in the shared memory of a CTA that is not known.
+    """
+
+    number: int
+    exact: bool = True
+    anywhere: bool = False
+
+
+def value_of(source: Source, warp: Warp, expr: ast.expr, depth: int = 0) -> Value | None:
+    """What is known of an expression's value for a warp; None for what is no integer."""
     if depth > 12:
         return None
-    frame = warp.code.gi_frame if warp.code is not None else None
     again = depth + 1
     if isinstance(expr, ast.Constant):
-        return (expr.value, True) if type(expr.value) is int else None
+        return Value(expr.value) if type(expr.value) is int else None
     if isinstance(expr, ast.Attribute):
-        return (warp.base, True) if ast.unparse(expr) == "w.base" else None
+        known = {"w.base": warp.base, "w.rank": warp.rank, "w.id": warp.id}
+        found = known.get(ast.unparse(expr))
+        return None if found is None else Value(found)
     if isinstance(expr, ast.Name):
+        frame = warp.code.gi_frame if warp.code is not None else None
         held = frame.f_locals.get(expr.id) if frame is not None else None
         if expr.id in source.fixed and type(held) is int:
-            return held, True
+            return Value(held)
         value = source.values.get(expr.id)
-        return address(source, warp, value, again) if value is not None else (0, False)
+        return value_of(source, warp, value, again) if value is not None else Value(0, False)
     if isinstance(expr, ast.IfExp):
-        found = address(source, warp, expr.body, again)
-        return None if found is None else (found[0], False)
+        found = value_of(source, warp, expr.body, again)
+        return None if found is None else Value(found.number, False, found.anywhere)
     if isinstance(expr, ast.Call):
-        if _callee(expr) in _SAME and expr.args:
-            return address(source, warp, expr.args[0], again)
-        if "mapa" in _callee(expr) and len(expr.args) > 1:
-            found = address(source, warp, expr.args[1], again)
-            return None if found is None else (found[0] & memory.SHARED_OFFSET, found[1])
+        name = _callee(expr)
+        if name in _SAME and len(expr.args) > _SAME[name]:
+            return value_of(source, warp, expr.args[_SAME[name]], again)
+        if name == "mapa" and len(expr.args) > 2:
+            at, rank = (value_of(source, warp, x, again) for x in expr.args[1:3])
+            if at is None:
+                return None
+            offset = at.number & memory.SHARED_OFFSET
+            if rank is None or not rank.exact:
+                return Value(offset, at.exact, True)
+            return Value(rank.number << memory.RANK_BITS | offset, at.exact)
         return None
     if isinstance(expr, ast.BinOp):
-        a = address(source, warp, expr.left, again)
-        b = address(source, warp, expr.right, again)
-        if a is None or b is None:
-            return None
-        return _combine(expr.op, a, b)
+        a = value_of(source, warp, expr.left, again)
+        b = value_of(source, warp, expr.right, again)
+        return None if a is None or b is None else _combined(expr.op, a, b)
     return None
 
 
-def _combine(op: ast.operator, a: tuple[int, bool], b: tuple[int, bool]) -> tuple[int, bool]:
-    exact = a[1] and b[1]
+def _combined(op: ast.operator, a: Value, b: Value) -> Value | None:
+    exact, anywhere = a.exact and b.exact, a.anywhere or b.anywhere
+    x, y = a.number, b.number
     if isinstance(op, ast.Add):
-        return a[0] + b[0], exact
+        return Value(x + y, exact, anywhere)
     if isinstance(op, ast.Sub):
-        return a[0] - b[0], exact
+        return Value(x - y, exact, anywhere)
     if isinstance(op, ast.Mult):
-        return a[0] * b[0], exact
-    if isinstance(op, ast.BitAnd) and b[1]:
-        return a[0] & b[0], a[1]
-    if exact and b[0] >= 0:
-        if isinstance(op, ast.LShift):
-            return a[0] << min(b[0], 64), True
-        if isinstance(op, ast.RShift):
-            return a[0] >> b[0], True
-        if isinstance(op, ast.BitOr):
-            return a[0] | b[0], True
-        if isinstance(op, ast.BitXor):
-            return a[0] ^ b[0], True
-        if isinstance(op, ast.FloorDiv) and b[0]:
-            return a[0] // b[0], True
-        if isinstance(op, ast.Mod) and b[0]:
-            return a[0] % b[0], True
-    return a[0], False
+        return Value(x * y, exact, anywhere)
+    if isinstance(op, ast.BitAnd) and b.exact:
+        return Value(x & y, a.exact, anywhere)
+    if exact and y >= 0:
+        made = {
+            ast.LShift: lambda: x << min(y, 64),
+            ast.RShift: lambda: x >> y,
+            ast.BitOr: lambda: x | y,
+            ast.BitXor: lambda: x ^ y,
+            ast.FloorDiv: lambda: x // y if y else x,
+            ast.Mod: lambda: x % y if y else x,
+        }.get(type(op))
+        if made is not None:
+            return Value(made(), True, anywhere)
+    return Value(x, False, anywhere)
 
 
 def acts_on(barrier: Any, warp: Warp, source: Source) -> list[Act]:
     """Calls by which a warp, going on from where it stands, brings an mbarrier's phase forward."""
-    cta: Cta = barrier.cta
     found = []
     for act in source.acts:
-        if any(word in act.op for word in _NO_ACT):
+        if not _ACTS.search(act.op):
             continue
-        text = ast.unparse(act.call)
-        if warp.cta is not cta and not ("mapa" in text or _spreads(act, source)):
-            continue
-        for argument in act.call.args[1:]:
-            place = address(source, warp, argument)
-            if place is not None and _names(barrier, place):
-                if reaches(source, warp, act):
-                    found.append(act)
-                break
+        values = [value_of(source, warp, argument) for argument in act.call.args[1:]]
+        spread = _multicasts(act)
+        means = any(v is not None and _means(barrier, v, spread) for v in values)
+        if means and reaches(source, warp, act):
+            found.append(act)
     return found
 
 
-def _spreads(act: Act, source: Source) -> bool:
-    """Whether a call reaches other CTAs of the cluster: a multicast, or an address of another."""
-    for argument in act.call.args[1:]:
-        for node in ast.walk(argument):
-            value = source.values.get(node.id) if isinstance(node, ast.Name) else None
-            if value is not None and "mapa" in ast.unparse(value):
-                return True
-    return act.op in ("tcgen05_commit", "tma_load", "bulk_load")
+def _multicasts(act: Act) -> bool:
+    """Whether a call names CTAs by a mask: it reaches the barrier at this offset in each."""
+    position = {"tcgen05_commit": 3, "tma_load": 5, "bulk_load": 5, "clc_try_cancel": 3}.get(act.op)
+    if position is None or len(act.call.args) <= position:
+        return False
+    ranks = act.call.args[position]
+    return not (isinstance(ranks, ast.Constant) and ranks.value in (None, False))
 
 
-def _names(barrier: Any, place: tuple[int, bool]) -> bool:
+def _means(barrier: Any, value: Value, spread: bool) -> bool:
     """Whether an address stands for a barrier, or for the row of barriers that it belongs to."""
-    offset = place[0] & memory.SHARED_OFFSET
-    if place[1]:
+    number = value.number
+    if number >> memory.SPACE_BITS == memory.SHARED_SPACE:
+        number -= memory.SHARED_TAG
+    offset, rank = number & memory.SHARED_OFFSET, number >> memory.RANK_BITS
+    if rank != barrier.cta.rank and not value.anywhere and not spread:
+        return False
+    if value.exact:
         return offset == barrier.offset
     at = barrier.offset - memory.RESERVED_SHARED
     for name, start, nbytes, _, _ in barrier.cta.machine.program.regions:
@@ -381,9 +406,7 @@ def _target(warp: Warp) -> tuple[dict[str, Any], list[tuple[Warp, str, int]]]:
         name = str(target.label)
         cluster = "cluster" in name
         missing = _missing(warp, target, source)
-        for other in missing:
-            state = "has exited" if other.exited else "has not come"
-            acts.append((other, state, other.s))
+        acts = [(other, "not there yet", other.s) for other in missing]
         label = name if cluster else name + where
         node = {"id": label, "kind": kind, "name": name, "phase": target.phase}
         node |= {"arrived": int(target.threads), "waiting": len(target.parked)}
@@ -393,7 +416,7 @@ def _target(warp: Warp) -> tuple[dict[str, Any], list[tuple[Warp, str, int]]]:
         for other in target.warps:
             state = other.state.get("wgmma")
             if state is None or state.issued < wanted:
-                acts.append((other, f"has not issued wgmma {wanted}", other.s))
+                acts.append((other, f"wgmma {wanted} not issued yet", other.s))
         name = f"wgmma {wanted} of warpgroup {warp.id // 4}"
         return {"id": name + where, "kind": kind, "name": name}, acts
     for act in source.acts:
@@ -410,19 +433,19 @@ def _missing(warp: Warp, rendezvous: Any, source: Source) -> list[Warp]:
         others = [w for cta in warp.cluster.ctas for w in cta.warps]
     else:
         others = warp.cta.warps
-    others = [w for w in others if w not in rendezvous.members]
-    if not hasattr(rendezvous, "expected"):
-        return [w for w in others if not w.exited]
-    number = next((n for n, held in warp.cta.named.items() if held is rendezvous), -1)
-    if number < 0:
-        return [w for w in others if not w.exited]
+    others = [w for w in others if w not in rendezvous.members and not w.exited]
+    number = next((n for n, held in warp.cta.named.items() if held is rendezvous), None)
+    if number is None or rendezvous.everyone:
+        return others
+    places = {"bar_sync": 1, "bar_arrive": 1, "bar_red": 2}
     return [
         w
         for w in others
         if any(
-            act.op in ("bar_sync", "bar_arrive")
-            and len(act.call.args) > 1
-            and address(source, w, act.call.args[1]) in ((number, True), (0, False), None)
+            act.op in places
+            and len(act.call.args) > places[act.op]
+            and value_of(source, w, act.call.args[places[act.op]])
+            in (Value(number), Value(0, False), None)
             and reaches(source, w, act)
             for act in source.acts
         )
@@ -439,6 +462,7 @@ def _mbarrier(barrier: Any) -> tuple[dict[str, Any], list[tuple[Warp, str, int]]
         "pending": barrier.pending,
         "count": barrier.count,
         "bytes": barrier.tx,
+        "flying": sum(barrier.flying.values()),
     }
     source = read(cta.machine.program.source)
     acts: list[tuple[Warp, str, int]] = []
@@ -451,7 +475,7 @@ def _mbarrier(barrier: Any) -> tuple[dict[str, Any], list[tuple[Warp, str, int]]
         if other.exited:
             for (who, site), n in barrier.arrivals.items():
                 if _is(who, other):
-                    acts.append((other, f"arrived {n} time{'s' * (n != 1)}, and has exited", site))
+                    acts.append((other, f"arrived {n} time{'s' * (n != 1)}, then exited", site))
     return node, acts
 
 
