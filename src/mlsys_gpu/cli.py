@@ -38,8 +38,8 @@ class BadUse(Exception):
 
 app = typer.Typer(
     name="mlsys-gpu",
-    help="Modern GPU Programming for MLSys: run, measure and inspect the course's kernels, and "
-    "grade its exercises.",
+    help="Modern GPU Programming for MLSys: run, debug, measure and inspect the course's kernels, "
+    "and grade its exercises.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -458,6 +458,85 @@ def _run_on_gpu(chosen: _Chosen, seed: int) -> _Outcome:
         seconds=ran.seconds or 0.0,
         lowering_seconds=lowering_seconds,
     )
+
+
+# ------------------------------------------------------------------------------------------ debug
+
+
+@app.command()
+def debug(
+    kernel: Kernel,
+    step: StepOption = None,
+    variant: VariantOption = None,
+    shape: ShapeOption = None,
+    arch: ArchOption = None,
+    dtype: DtypeOption = "fp16",
+    seed: SeedOption = "0",
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule",
+            metavar="eager|lazy|seeded",
+            help="When asynchronous effects land.",
+        ),
+    ] = "lazy",
+    schedule_seed: Annotated[
+        str, typer.Option("--schedule-seed", metavar="S", help="Seed of the schedule.")
+    ] = "0",
+    no_checks: Annotated[
+        bool, typer.Option("--no-checks", help="Look for no faults (no in-flight marks either).")
+    ] = False,
+    breaks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--break",
+            metavar="WHERE",
+            help="A breakpoint, as the command break takes it: 93, Tx.gemm_async, 'barrier full[1] "
+            "3', 'finding', each with 'warp N', 'cta X,Y', 'if k == 3' behind it if wanted. The "
+            "run goes on to the first. May be given several times.",
+        ),
+    ] = None,
+) -> int:
+    """Run a kernel in the simulator under control: stop, look, step on.
+
+    Commands come from the terminal, or from a pipe (one a line). help lists them; the most used
+    are break, continue, step, next (barrier), vars, print, smem, tmem, barriers, waits, warp, list
+    and quit. For example:
+
+    printf 'until Tx.gemm_async warp 0\\nsmem As\\nquit\\n' | mlsys-gpu debug gemm --step 3
+    """
+    _one_of("--schedule", schedule, ("eager", "lazy", "seeded"))
+    data_seed, order_seed = _natural("--seed", seed), _natural("--schedule-seed", schedule_seed)
+    chosen = _choose(kernel, step, variant, shape, arch, dtype)
+    from mlsys_gpu import launch, verification
+    from mlsys_gpu.sim import shell
+
+    M, N, K = chosen.shape
+    A, B = verification.gemm_inputs(M, N, K, chosen.dtype, data_seed)
+    D = verification.poisoned((M, N), chosen.dtype)
+    session = launch.debug(
+        chosen.build(),
+        A,
+        B,
+        D,
+        schedule=schedule,
+        schedule_seed=order_seed,
+        checks=not no_checks,
+    )
+    try:
+        for where in breaks or ():
+            session.break_at(**shell.place(where))
+    except shell.DebugError as error:
+        session.close()
+        raise BadUse(f"--break {where}: {error}.") from error
+    if breaks:
+        session.cont()
+    shell.Shell(session, None if sys.stdin.isatty() else sys.stdin, sys.stdout).cmdloop()
+    if not session.finished:
+        return RIGHT
+    outcome = verification.compare_gemm(A, B, D)
+    print(outcome)
+    return RIGHT if outcome.ok and not session.report.findings else WRONG
 
 
 # ------------------------------------------------------------------------------------------ bench

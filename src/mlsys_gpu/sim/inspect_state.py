@@ -16,10 +16,12 @@ import numpy as np
 
 from mlsys_gpu.sim import layouts, page
 from mlsys_gpu.sim.machine import memory
-from mlsys_gpu.sim.machine.barriers import MBarrier, Rendezvous
+from mlsys_gpu.sim.machine.barriers import MBarrier
 from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, SITE_MASK
 from mlsys_gpu.sim.machine.core import Cluster, Cta, Machine, Warp, ranges
 from mlsys_gpu.sim.machine.numerics import INTEGER_POISON, POISON, STORAGE, bf16_to_f32
+from mlsys_gpu.sim.machine.rendezvous import Rendezvous
+from mlsys_gpu.sim.machine.tcgen05 import filling
 from mlsys_gpu.sim.machine.waitgraph import state_of
 from mlsys_gpu.sim.machine.wgmma import registers_now
 from mlsys_gpu.sim.program import Program
@@ -211,10 +213,8 @@ def _in_flight(warp: Warp, registers: np.ndarray) -> str:
     uses = wgmma.pending.get(id(registers), ()) if wgmma is not None else ()
     for site in sorted({use.site for use in uses}):
         notes.append(f"the wgmma at {program.location(site)} may still be using them")
-    loads = warp.state.get("tmem_load")
-    for target, site in loads.pending if loads is not None else ():
-        if target is not None and np.may_share_memory(target, registers):
-            notes.append(f"the tcgen05.ld at {program.location(site)} may not have filled them")
+    for site in filling(warp, registers):
+        notes.append(f"the tcgen05.ld at {program.location(site)} may not have filled them")
     return "; ".join(dict.fromkeys(notes))
 
 

@@ -1319,6 +1319,16 @@ def _waits_for_loads(w: Warp) -> bool:
     return "tcgen05_wait_ld" in source or "tcgen05_fence_before" in source
 
 
+def filling(w: Warp, registers: np.ndarray) -> list[int]:
+    """Sites of the tcgen05.ld that nothing has waited for, and that fill these registers."""
+    loads = w.state.get("tmem_load")
+    return [
+        load.site
+        for load in (loads.pending if loads is not None else ())
+        if any(np.may_share_memory(target, registers) for target in load.targets)
+    ]
+
+
 @op
 def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
     """Threads read or write registers that a tcgen05.ld may still be filling.
