@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, operand_type, variants
 from tvm.script import tirx as T
+from tvm.script.tirx import tile as Tx
+from tvm.tirx.layout import S, TileLayout, laneid
 
 from mlsys_gpu import sim
 from mlsys_gpu.sim.program import Unsupported
@@ -326,6 +328,58 @@ def test_each_turn_with_its_own_a():
         assert np.array_equal(D[:, 4 * j : 4 * j + 4], fragment(matrix, place_in_c, 4))
 
 
+def test_tile_primitives_of_tirx():
+    """Copies that become ldmatrix and stmatrix, and a gemm that becomes mma.sync."""
+    Mt, Nt, Kt = 2, 4, 3
+    M, N, K = 16 * Mt, 8 * Nt, 16 * Kt
+    of_a = TileLayout(S[(Mt, 2, 8, Kt, 2, 4, 2) : (8 * Kt, 2, 4 @ laneid, 8, 4, 1 @ laneid, 1)])
+    of_b = TileLayout(S[(Kt, 2, 4, 2, Nt, 8) : (4 * Nt, 2, 1 @ laneid, 1, 4, 4 @ laneid)])
+    of_d = TileLayout(S[(Mt, 2, 8, Nt, 4, 2) : (4 * Nt, 2, 4 @ laneid, 4, 1 @ laneid, 1)])
+    REGS = M * N // 32
+
+    @T.prim_func
+    def kernel(
+        A: T.Buffer((M, K), "float16"),
+        B: T.Buffer((K, N), "float16"),
+        C: T.Buffer((M, N), "float32"),
+        D: T.Buffer((M, N), "float16"),
+    ):
+        T.device_entry()
+        cta = T.cta_id([1])
+        warp = T.warp_id([1])
+        lane = T.lane_id([32])
+        As = T.alloc_buffer((M, K), "float16", scope="shared")
+        Bs = T.alloc_buffer((K, N), "float16", scope="shared")
+        Ds = T.alloc_buffer((M, N), "float16", scope="shared")
+        Tx.warp.copy(As[:, :], A[:, :])
+        Tx.warp.copy(Bs[:, :], B[:, :])
+        T.cuda.warp_sync()
+        a = T.alloc_buffer((M, K), "float16", scope="local", layout=of_a)
+        b = T.alloc_buffer((K, N), "float16", scope="local", layout=of_b)
+        c = T.alloc_buffer((M, N), "float32", scope="local", layout=of_d)
+        d = T.alloc_buffer((M, N), "float32", scope="local", layout=of_d)
+        out = T.alloc_buffer((M, N), "float16", scope="local", layout=of_d)
+        Tx.warp.copy(a[:, :], As[:, :])
+        Tx.warp.copy(b[:, :], Bs[:, :])
+        Tx.warp.copy(c[:, :], C[:, :])
+        Tx.warp.gemm(d[:, :], a[:, :], b[:, :], c[:, :], alpha=1.0, beta=1.0)
+        Tx.cast(out.local(REGS)[:], d.local(REGS)[:])
+        Tx.warp.copy(Ds[:, :], out[:, :])
+        T.cuda.warp_sync()
+        Tx.warp.copy(D[:, :], Ds[:, :])
+
+    program = sim.compile(kernel, arch="hopper")
+    counts = [program.source.count(f"{name}(") for name in ("ldmatrix", "stmatrix", "mma_sync")]
+    assert counts == [Mt * Kt + Kt * Nt // 2, Mt * Nt // 2, Mt * Nt * Kt]
+    assert "d_regs" not in program.source  # names that lowering leaves over and nothing reads
+    rng = np.random.default_rng(10)
+    A, B = rng.integers(-4, 5, (M, K)), rng.integers(-4, 5, (K, N))
+    C, D = rng.integers(-4, 5, (M, N)).astype(np.float32), np.full((M, N), np.nan, np.float16)
+    report = sim.simulate(program, A.astype(np.float16), B.astype(np.float16), C, D)
+    assert not report.findings, report
+    assert np.array_equal(D, A @ B + C)
+
+
 def test_registers_from_anywhere():
     """Operands in scalars, views of 16-bit arrays, other orders, and expressions; D over C."""
 
@@ -590,6 +644,8 @@ SCHEDULES = [("eager", 0), ("lazy", 0)] + [("seeded", n) for n in range(5)]
 CORRECT = """
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, operand_type, variants
 from tvm.script import tirx as T
+from tvm.script.tirx import tile as Tx
+from tvm.tirx.layout import S, TileLayout, laneid
 
 
 def build():

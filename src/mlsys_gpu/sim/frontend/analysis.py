@@ -102,6 +102,11 @@ def expressions(stmt: Any):
     yield from getattr(stmt, "indices", None) or ()
 
 
+def effects(expr: Any) -> bool:
+    """Whether evaluating an expression does more than read registers: a call, a load of memory."""
+    return type(expr).__name__ == "Call" or _reads_memory(expr) or any(map(effects, children(expr)))
+
+
 def calls(stmt: Any):
     """All calls in the expressions of ``stmt`` and below."""
     for one in statements(stmt):

@@ -333,6 +333,8 @@ class Translator:
         self.declared[_id(root.var)] = self.depth
         self.assigned.discard(_id(root.var))
         self.buffers[_id(buffer)] = Buffer(name, dtype, "local", root=root)
+        if root.unused:
+            return
         self.declare(name, root.name, dtype, root.kind, root.size)
         if self.slice is not None and root.size == 1:
             return
@@ -371,7 +373,13 @@ class Translator:
 
     def stmt_BufferStore(self, stmt: Any) -> None:
         buffer = self.buffer_of(stmt.buffer)
+        unused = buffer.root is not None and buffer.root.unused
+        if unused and not analysis.effects(stmt.value):
+            return
         value = self.expr(stmt.value)
+        if unused:
+            self.emit(value.code)
+            return
         (index,) = stmt.indices
         if buffer.scope == "local" and type(index).__name__ == "Ramp":
             if self.slice is not None:

@@ -52,6 +52,11 @@ class Root:
     written_in: set[int | None] = field(default_factory=set)
     views: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def unused(self) -> bool:
+        """Whether nothing ever reads it: a variable that lowering has left over."""
+        return self.size == 1 and self.kind != "array" and not self.read_in
+
 
 @dataclass(frozen=True)
 class Buffer:

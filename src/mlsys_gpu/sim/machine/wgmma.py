@@ -2,7 +2,7 @@
 
 The four warps meet at ``wgmma.wait_group``, and each product is computed once for all of them,
 adjacent k16 steps in one. Numerics as in :mod:`.tcgen05`; accumulators of 16 bits are rounded after
-each k16 step.
+each k16 step, as an H200 does.
 
 Registers of an operand are *pieces*: tuples ``(array, first, count)`` of consecutive 32-bit words
 of a local array ``[32, R]``. Each word of each array can be in flight on its own: the rules of
