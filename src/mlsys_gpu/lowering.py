@@ -536,8 +536,14 @@ def _reason(error: Exception) -> str:
 
 
 def _split(module: Any, name: str) -> tuple[Any, Any]:
-    device = [f for f in module.functions.values() if "tirx.kernel_launch_params" in f.attrs]
-    host = [f for f in module.functions.values() if "tirx.is_entry_func" in f.attrs]
+    functions = list(module.functions.values())
+    host = [f for f in functions if "tirx.is_entry_func" in f.attrs]
+    # a PrimFunc that has launch parameters of its own keeps them on the host's side, too
+    device = [
+        f
+        for f in functions
+        if "tirx.kernel_launch_params" in f.attrs and "tirx.is_entry_func" not in f.attrs
+    ]
     if len(device) != 1 or len(host) != 1:
         hint = ""
         if not device:

@@ -7,6 +7,7 @@ PTX ISA's "Contents of the mbarrier object" and "Phase Completion" describe them
 # (The annotations are TVMScript's.)
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class Lanes:
 
     def __init__(self, present=32):
         self.present = np.arange(32) < present
+        self.checks = False
+        self.machine = SimpleNamespace(other=False)
 
 
 # ------------------------------------------------------------------------- mbarriers: counts

@@ -12,6 +12,10 @@ _PTX_BYTES = {
     "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
 }  # fmt: skip
 
+#: Where lanes that an earlier operation has waited for would show up; of use in kernels that have
+#: such operations (the translator leaves it out elsewhere).
+REJOIN = "rejoin(w"
+
 # ------------------------------------------------------------------------------ TIR built-ins
 
 
@@ -111,11 +115,12 @@ def thread_return(t: Any, call: Any) -> None:
     t.leave("return")
 
 
-def whole_warp(t: Any, what: str, members: Any = None) -> None:
+def whole_warp(t: Any, what: str, members: Any = None, waits: bool = False) -> None:
     """All lanes that an operation names must reach it: here, where it names the whole warp.
 
     ``members``: its member mask (an expression, or its Value); without one, the operation is the
-    whole warp's.
+    whole warp's. ``waits``: it waits for the lanes that it names and that have not exited, as
+    ``.sync`` says; without it, all of them must execute it (``.aligned``).
     """
     if members is not None:
         code = members.code if isinstance(members, Value) else str(getattr(members, "value", ""))
@@ -124,7 +129,7 @@ def whole_warp(t: Any, what: str, members: Any = None) -> None:
     _collective(t, what)
     if t.context.lane is None and t.context.mask is not None:
         t.mark()
-        t.emit(f"whole_warp(w, {t.context.mask}, {what!r})")
+        t.emit(f"{'partial' if waits else 'whole_warp'}(w, {t.context.mask}, {what!r})")
 
 
 def _unary(name: str, code: str) -> None:
@@ -230,9 +235,11 @@ def _store_through(t: Any, target: Any, value: Value) -> None:
 
 def _collective(t: Any, what: str) -> None:
     """A warp-wide operation has no meaning for one lane alone."""
+    t.mark()
     if t.context.lane is not None:
-        t.mark()
         t.emit(f"whole_warp(w, w.lanes == {t.context.lane}, {what!r})")
+    else:
+        t.emit(f"{REJOIN}{t.mask()})")
 
 
 def _active(t: Any) -> str:

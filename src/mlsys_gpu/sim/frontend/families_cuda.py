@@ -377,7 +377,7 @@ def _reduced_alike(facts: Any, call: Any, region: int | None) -> bool:
 def warp_reduce(t: Any, call: Any) -> Value:
     """Reduction over groups of ``width`` lanes by exchanges with the lane XOR 16, 8, …"""
     value, kind, width = t.expr(call.args[0]), str(call.args[1].value), int(call.args[2].value)
-    whole_warp(t, "a reduction over all 32 lanes")
+    whole_warp(t, "a reduction over all 32 lanes", waits=True)
     return _reduce(t, value, kind, width)
 
 

@@ -17,11 +17,15 @@ def _test(value: Value) -> str:
     return value.code if value.dtype == "bool" else f"({value.code} != 0)"
 
 
-def _members(t: Any, what: str, mask: Value) -> None:
-    """The lanes that a warp-wide operation names must be those that execute it."""
+def _members(t: Any, what: str, mask: Value, waits: bool = True) -> None:
+    """The lanes that a warp-wide operation names must be those that execute it.
+
+    ``waits``: lanes that have exited need not, as the ISA says of shuffles, votes, matches and
+    reductions, and not of ``elect.sync`` and ``bar.warp.sync``.
+    """
     t.mark()
     if mask.code in (ALL_LANES, "-1"):
-        whole_warp(t, what, mask)
+        whole_warp(t, what, mask, waits=waits)
     else:
         t.emit(f"members(w, {mask.code}, {what!r}{_lanes(t)})")
 
@@ -431,7 +435,7 @@ def ptx_elect_sync(t: Any, call: Any) -> None:
     if t.context.lane is not None:
         chosen, elected = Value(str(t.context.lane), "uint32"), Value("1", "uint32")
     else:
-        _members(t, "elect.sync of all 32 lanes", members)
+        _members(t, "elect.sync of all 32 lanes", members, waits=False)
         name = t.fresh("leader")
         t.emit(f"{name} = leader({t.context.mask})")
         chosen = Value(name, "uint32")
@@ -461,7 +465,8 @@ def warp_sync(t: Any, call: Any) -> None:
 
 @row("ptx.bar_warp_sync")
 def bar_warp_sync(t: Any, call: Any) -> None:
-    _members(t, "bar.warp.sync of all 32 lanes", t.expr(call.one("membermask")))
+    mask = t.expr(call.one("membermask"))
+    _members(t, "bar.warp.sync of all 32 lanes", mask, waits=False)
     t.emit("warp_sync(w)")
 
 
@@ -573,7 +578,7 @@ def _shuffled(t: Any, call: Any, mode: str) -> Value:
     _members(t, "a shuffle of all 32 lanes", members)
     if value.uniform:
         return value
-    code = f'shuffle(w, {value.code}, {source.code}, "{mode}", {width.code})'
+    code = f'shuffle(w, {value.code}, {source.code}, "{mode}", {width.code}{_lanes(t)})'
     if mode == "idx" and source.uniform and width.code == "32":
         picked = f"{code}[0]"
         return Value(f"{picked}.item()" if value.dtype not in FLOATS else picked, value.dtype)

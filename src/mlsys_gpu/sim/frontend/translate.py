@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
-from mlsys_gpu.sim.frontend import analysis, control, table
+from mlsys_gpu.sim.frontend import analysis, control, families, table
 from mlsys_gpu.sim.frontend.control import Context, Frame
 from mlsys_gpu.sim.frontend.hoist import hoist
 from mlsys_gpu.sim.frontend.values import (
@@ -107,6 +107,8 @@ class Translator:
         self.stmt(device.body)
         self.emit("return")
         self.emit("yield")  # a warp that never waits is a generator too
+        if not any(line.lstrip().startswith("partial(") for line in self.lines):
+            self.lines = [x for x in self.lines if not x.lstrip().startswith(families.REJOIN)]
         source = "def kernel(w):\n" + "\n".join(hoist(self.lines)) + "\n"
         low = self.lowered
         return Program(

@@ -45,6 +45,28 @@ def fresh(count: int, dtype: str) -> np.ndarray:
 
 
 @op
+def other_poison(dtype: str):
+    """Another value for a register that nothing has written, and no NaN."""
+    storage = np.dtype(numerics.STORAGE.get(dtype, np.uint64))
+    if dtype == "uint128":
+        return int.from_bytes(b"\xa5" * 16, "little")
+    if dtype == "bfloat16":
+        return np.uint16(0x3FB0)
+    if storage.kind == "f":
+        return storage.type(1.375)
+    if storage.kind in "iu":
+        return np.frombuffer(b"\xa5" * storage.itemsize, dtype=storage)[0]
+    return storage.type(1)
+
+
+@op
+def other_fresh(count: int, dtype: str) -> np.ndarray:
+    """Registers of a local array that nothing has written, as :func:`other_poison` fills them."""
+    value = other_poison(dtype)
+    return np.full((32, count), value, dtype=value.dtype)
+
+
+@op
 def tdiv(a, b):
     """C's integer division: truncated towards zero."""
     if np.ndim(b) == 0 and b == 0:

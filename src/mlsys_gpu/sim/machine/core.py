@@ -52,6 +52,10 @@ def at(w: Warp, stop: int) -> None:
         w.machine.watch.line(w)
 
 
+#: Each byte of shared memory that nothing has written: NaN for floats, and a number.
+UNWRITTEN = (0xFF, 0x3C)
+
+
 class Stop(Exception):
     """The simulation cannot go on; the finding that says why has been reported."""
 
@@ -131,6 +135,8 @@ class Warp:
         self.active = min(32, threads - 32 * index)
         self.present = np.arange(32) < self.active  # lanes that the launch has filled
         self.s = 0  # the current site
+        #: Operations that wait for lanes which have not come: those lanes, and who has come where.
+        self.absent: list[tuple[np.ndarray, int, str, np.ndarray]] = []
         agents = self.cluster.agents
         self.agent = agents.of(cta.rank, index)
         self.unit = {unit: agents.of(cta.rank, index, unit) for unit in UNITS}
@@ -208,7 +214,8 @@ class Cta:
         self.index = block[0] + grid[0] * (block[1] + grid[1] * block[2])
         size = memory.RESERVED_SHARED + program.launch["shared_bytes"] + program.static_shared
         size = (size + 15) // 16 * 16
-        self.shared = memory.Linear(np.full(size, 0xFF, dtype=np.uint8))
+        unwritten = UNWRITTEN[self.machine.other]
+        self.shared = memory.Linear(np.full(size, unwritten, dtype=np.uint8))
         self.shadow = memory.Shadow(
             (size // 16 if self.machine.checks else 0, 16 // self.machine.program.grain)
         )
@@ -641,6 +648,41 @@ def whole_warp(w: Warp, mask, what: str) -> None:
     raise Stop
 
 
+@op
+def partial(w: Warp, mask, what: str) -> None:
+    """A ``.sync`` operation that only some of the warp's lanes reach.
+
+    It waits for the lanes that its member mask names and that have not exited (PTX ISA, shfl.sync):
+    that is in order where the others exit, and a fault where they reach another such operation
+    first, or a barrier (:func:`rejoin`).
+    """
+    rejoin(w, mask)
+    absent = w.present & ~np.asarray(mask)
+    if absent.any():
+        w.absent.append((absent, w.s, what, np.asarray(mask)))
+
+
+@op
+def rejoin(w: Warp, mask=None) -> None:
+    """An operation that lanes reach together: none of them may be waited for elsewhere."""
+    for absent, site, what, reached in w.absent:
+        if not (absent & (w.present if mask is None else mask & w.present)).any():
+            continue
+        place = w.machine.program.location(w.s)
+        w.machine.report(
+            "divergent-collective",
+            w,
+            f"{what} is reached by {int(np.sum(reached))} of the warp's 32 threads; it waits for "
+            "the others, which go on to another operation that lanes reach together",
+            memory="",
+            threads=w.threads(reached),
+            fix="move it out of the branch that only some of the lanes take",
+            site=site,
+            related=[("the others reach", place)] if w.s != site else None,
+        )
+        raise Stop
+
+
 class Machine:
     """One launch of a Program on a set of tensors."""
 
@@ -653,7 +695,9 @@ class Machine:
         checks: bool,
         readings: dict[str, str] | None = None,
         barriers: int = BARRIERS,
+        other: bool = False,
     ):
+        self.other = other  # what is read unwritten is filled with other values
         self.program = program
         self.barriers = barriers  # mbarriers of one CTA that clocks have room for
         self._readings = {name: next(iter(known)) for name, known in READINGS.items()}
@@ -678,6 +722,7 @@ class Machine:
         self.resident: list[Cluster] = []
         self.writes = 0  # writes to global memory so far, by which polling loops tell a change
         self.findings: dict[tuple, Finding] = {}
+        self.undefined: set[tuple] = set()  # findings that are undefined values
         self.completed = True
         self.raced: set[int] = set()  # sites of reads that raced with a write
         self.trace: list[Any] | None = None  # where products are noted, see provenance
@@ -693,6 +738,8 @@ class Machine:
         self.readings: dict[str, str] = {}
         namespace: dict[str, Any] = dict(OPS)
         namespace["np"] = np
+        if other:
+            namespace.update(poison=OPS["other_poison"], fresh=OPS["other_fresh"])
         exec(_compiled(program), namespace)
         self.kernel = namespace["kernel"]
         self.pointers = [self._argument(*argument) for argument in program.arguments]
@@ -805,6 +852,7 @@ class Machine:
         fault: Any = None,
         hints: Callable[[], list[tuple[str, Location | None]]] | None = None,
         unless: Callable[[], bool] | None = None,
+        undefined: bool = False,
     ) -> None:
         """Record a finding; the same fault at the same places is counted, not repeated.
 
@@ -812,6 +860,7 @@ class Machine:
         race, say, which is one fault whichever of them is found out first.
         ``hints``: asked at the end of the run for further related places. ``unless``: asked then
         too; where it holds each time that the fault was seen, another finding says it better.
+        ``undefined``: the fault is an undefined value, which may be one that nobody uses.
         """
         where = site if site is not None else (warp.s if warp else 0)
         places = self.program.locations(where)
@@ -822,6 +871,8 @@ class Machine:
         identity: tuple = (code, where, key, tuple(str(p) for _, p in places_related))
         if fault is not None:
             identity = (code, fault)
+        if undefined or code == "uninitialised-read":
+            self.undefined.add(identity)
         known = self.findings.get(identity)
         tests = self._unless.get(identity)
         if unless is not None and (known is None or tests is not None):
@@ -913,6 +964,8 @@ def execute(
             print("".join(machine.printed), end="")
         if checks and not machine.findings and "mma_instructions" in machine.counters:
             provenance.examine(machine, program, tensors)
+        if _without_effect(machine):
+            machine.findings.clear()
         seconds = time.perf_counter() - start
     return Report(
         kernel=program.name,
@@ -928,6 +981,35 @@ def execute(
         readings=machine.readings,
         seconds=seconds,
         completed=machine.completed,
+    )
+
+
+def _without_effect(machine: Machine) -> bool:
+    """Whether all that was found are undefined values, and they changed none of the results.
+
+    Kernels compute on what they discard: rows past an edge, the other half of a pair. So where a
+    run has read unwritten memory, another run finds other values there; a fault is what shows.
+    """
+    found = set(machine.findings)
+    written = any(t.written for t in machine.tensors)
+    if not found or not found <= machine.undefined or not machine.completed or not written:
+        return False
+    again = Machine(
+        machine.program,
+        [t.afresh() for t in machine.tensors],
+        machine.schedule,
+        machine.seed,
+        True,
+        dict(machine._readings),
+        machine.barriers,
+        other=True,
+    )
+    try:
+        again.run()
+    except Exception:  # an address or a loop that depends on such a value
+        return False
+    return again.completed and all(
+        np.array_equal(t.data, u.data) for t, u in zip(machine.tensors, again.tensors, strict=True)
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_gpu.sim.machine.compute import poison, wrap
+from mlsys_gpu.sim.machine.compute import other_poison, poison, wrap
 from mlsys_gpu.sim.machine.core import Stop, Warp, op, ranges
 from mlsys_gpu.sim.machine.numerics import COMBINE, STORAGE
 
@@ -109,7 +109,7 @@ def match(w: Warp, mode: str, value, mask=None):
 
 
 @op
-def shuffle(w: Warp, value, source, mode: str, width: int = 32):
+def shuffle(w: Warp, value, source, mode: str, width: int = 32, mask=None):
     """``__shfl_sync``: each lane's value from another lane, within segments of ``width`` lanes.
 
     ``idx`` reads lane ``source``, ``up`` and ``down`` lane ∓ ``source``, ``bfly`` lane XOR
@@ -129,7 +129,29 @@ def shuffle(w: Warp, value, source, mode: str, width: int = 32):
     else:
         lane = lanes ^ source
         lane = np.where(lane >= start + width, lanes, lane)
-    return values[lane]
+    return _from_lanes(w, values, lane, mask)
+
+
+def _from_lanes(w: Warp, values: np.ndarray, source: np.ndarray, mask) -> np.ndarray:
+    """The values of other lanes; what a lane reads from one that takes no part is undefined."""
+    taken = values[source]
+    if mask is None or mask[source][mask].all():
+        return taken
+    readers = mask & ~mask[source]
+    if w.checks:
+        lane = int(np.flatnonzero(readers)[0])
+        w.machine.report(
+            "divergent-collective",
+            w,
+            f"lane {lane} takes the value of lane {int(source[lane])} in a shuffle that this lane "
+            "does not reach; the value is undefined",
+            memory="",
+            threads=w.threads(readers),
+            fix="let the lane that is read reach the shuffle, or read one that does",
+            undefined=True,
+        )
+    unknown = (other_poison if w.machine.other else poison)(taken.dtype.name)
+    return np.where(mask[source], taken, unknown)
 
 
 @op
@@ -155,10 +177,7 @@ def shfl_p(w: Warp, mode: str, value, b, c, mask=None):
         inside = source <= high
     values = np.broadcast_to(np.asarray(value), (32,))
     source = np.where(inside, source, lane)
-    taken = values[source]
-    if mask is not None and not mask[source][mask].all():
-        taken = np.where(mask[source], taken, poison(taken.dtype.name))
-    return taken, inside
+    return _from_lanes(w, values, source, mask), inside
 
 
 @op

@@ -90,6 +90,10 @@ class Tensor(Linear):
         #: For each ``grain`` bytes: 1 + the CTA that wrote them, or 0; -1 where several CTAs did.
         self.writer: np.ndarray | None = None
 
+    def afresh(self) -> Tensor:
+        """The tensor as it was before the run."""
+        return Tensor(self.index, self.name, self.source, self.itemsize, self.shape, self.grain)
+
     def note_write(self, index, wide: bool, cta: int) -> tuple[bool, int]:
         """Record that ``cta`` writes; returns whether another CTA had written there, and which."""
         if self.writer is None:

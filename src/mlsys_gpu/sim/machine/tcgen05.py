@@ -57,8 +57,9 @@ COLUMNS = 512
 class Tmem:
     """A CTA's tensor memory: 128 lanes of 512 32-bit columns, and who holds which columns."""
 
-    def __init__(self, checks: bool):
-        self.data = np.full((128, COLUMNS), POISON, dtype=np.uint32)
+    def __init__(self, checks: bool, other: bool = False):
+        self.unwritten = np.uint32(0x3FB00000) if other else POISON
+        self.data = np.full((128, COLUMNS), self.unwritten, dtype=np.uint32)
         self.floats = self.data.view(np.float32)
         #: For each column the allocation it belongs to, or 0.
         self.owner = np.zeros(COLUMNS, dtype=np.int32)
@@ -79,7 +80,7 @@ class Tmem:
 def tmem_of(cta: Cta) -> Tmem:
     found = cta.state.get("tmem")
     if found is None:
-        found = cta.state["tmem"] = Tmem(cta.machine.checks)
+        found = cta.state["tmem"] = Tmem(cta.machine.checks, cta.machine.other)
     return found
 
 
@@ -113,7 +114,7 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
     tmem.count += 1
     tmem.owner[start : start + columns] = tmem.count
     tmem.allocations[start] = (columns, tmem.count, w.now, w.s)
-    tmem.data[:, start : start + columns] = POISON
+    tmem.data[:, start : start + columns] = tmem.unwritten
     if w.checks:
         tmem.shadow.forget((slice(None), slice(start, start + columns)))
         tmem.unread[:, start : start + columns] = False
