@@ -86,8 +86,13 @@ def f32(kind: str, mode: str, ftz: bool, sat: bool, *args):
 
 
 def _halves(x):
-    wide = np.asarray(x, dtype=np.uint64)
-    return np.ascontiguousarray(wide)[..., None].view(np.float32)
+    return _parts(np.asarray(x, dtype=np.uint64), np.float32)
+
+
+def _parts(words: np.ndarray, dtype: Any) -> np.ndarray:
+    """Words as narrower numbers, on a last axis, the lowest first."""
+    flat = np.ascontiguousarray(words).reshape(-1, 1).view(dtype)
+    return flat.reshape(*words.shape, flat.shape[1])
 
 
 @op
@@ -270,8 +275,8 @@ def _product(a, b):
 def approximate_f64(kind: str, x):
     """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: from upper half to upper half."""
     upper = np.uint64(0xFFFFFFFF00000000)
-    bits = np.ascontiguousarray(np.asarray(x, dtype=np.float64)).view(np.uint64) & upper
-    r = np.ascontiguousarray(_FUNCTIONS[kind](bits.view(np.float64)))
+    bits = np.asarray(x, dtype=np.float64).view(np.uint64) & upper
+    r = np.asarray(_FUNCTIONS[kind](bits.view(np.float64)))
     return _scalar((r.view(np.uint64) & upper).view(np.float64))
 
 
@@ -284,8 +289,7 @@ def numbers16(x, of: str):
     dtype = "bfloat16" if of.startswith("bf16") else "float16"
     if not of.endswith("x2"):
         return numerics.to_f32(x, dtype)
-    words = np.ascontiguousarray(np.asarray(x).astype(np.uint32))
-    pair = words[..., None].view(np.uint16)
+    pair = _parts(np.asarray(x).astype(np.uint32), np.uint16)
     return numerics.to_f32(pair if dtype == "bfloat16" else pair.view(np.float16), dtype)
 
 
@@ -310,8 +314,8 @@ def _odd32(r):
     wide = near.astype(np.float64)
     cut = np.where(np.abs(wide) > np.abs(r), np.nextafter(near, np.float32(0)), near)
     inexact = (wide != r) & np.isfinite(r)
-    bits = np.ascontiguousarray(cut).view(np.uint32) | inexact.astype(np.uint32)
-    return bits.view(np.float32)
+    bits = np.asarray(cut).view(np.uint32) | inexact.astype(np.uint32)
+    return np.asarray(bits).view(np.float32)
 
 
 @op
