@@ -552,8 +552,8 @@ def _split(module: Any, name: str) -> tuple[Any, Any]:
                 "T.warp_id and T.thread_id, which give the launch its extents"
             )
         raise LoweringError(
-            f"{name}: the lowered module holds {len(host)} host and {len(device)} device functions; "
-            f"expected one of each{hint}"
+            f"{name}: the lowered module holds {len(host)} host and {len(device)} device "
+            f"functions; expected one of each{hint}"
         )
     return host[0], device[0]
 
