@@ -766,3 +766,31 @@ def test_html_forms(step3):
     assert "<mark>" in session._repr_html_()
     session.finish()
     assert "mg-report" in session._repr_html_()
+
+
+# -------------------------------------------------------------------------- kernels from outside
+
+
+def test_a_traced_kernel_with_scalar_arguments():
+    """Its registers have no names: they get those that their source lines assign."""
+    rmsnorm = pytest.importorskip("tirx_kernels.norm.rmsnorm")
+    rng = np.random.default_rng(0)
+    X, W = (rng.standard_normal(n).astype(np.float16) for n in (256, 128))
+    out = np.zeros(256, np.float16)
+    with debug(rmsnorm.get_kernel(128), X, W, out, 2) as session:
+        session.run_until("txl.assign(rms,", warp=0)
+        variables = session.variables
+        assert {"iw", "ww", "xf", "ss", "rms", "row"} <= set(variables)
+        rows = X.reshape(2, 128).astype(np.float64)
+        row = variables["row"]
+        assert variables["ss"][0] == pytest.approx((rows[row] ** 2).sum(), rel=1e-6)
+        assert variables.details["rms"].unwritten == 32
+        session.step()
+        assert variables["row"] == row
+        wanted = 1 / np.sqrt((rows[row] ** 2).mean() + 1e-6)
+        assert session.variables["rms"][0] == pytest.approx(wanted, rel=1e-3)
+        report = session.finish()
+    normed = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True) + 1e-6) * W.astype(np.float64)
+    assert np.abs(out.reshape(2, 128) - normed).max() < 1e-2
+    found = report.explain(out, normed.reshape(-1), element=(130,))
+    assert found.writes[0]["who"] == "warp 0 of CTA (1, 0)"

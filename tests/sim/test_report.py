@@ -481,3 +481,28 @@ def test_a_report_keeps_nothing_that_cannot_travel():
     again = pickle.loads(pickle.dumps(report))
     assert again.to_json() == report.to_json()
     assert again == report
+
+
+def test_copies_under_way_are_no_cycle():
+    """The thread that waits is the one that would copy again; but its bytes are on their way."""
+    from mlsys_gpu.sim.debugger import debug
+
+    body = """
+    if w.id == 0:
+        mbarrier_init(w, SB, 1)
+        for i in range(2):
+            mbarrier_arrive(w, SB, 1, 16, mask=True)
+            bulk_load(w, SB + 64, w.machine.pointers[0], 16, SB, mask=True)
+            await mbarrier_wait(w, SB, i & 1)
+    else:
+        x = 1
+    """
+    X = np.zeros(4, np.float32)
+    program = warps.program(body, tensors=[("X", X)], regions=REGIONS, threads=64)
+    with debug(program, X) as session:
+        session.run_until("x = 1", warp=1)  # warp 0 waits, and the copy has not landed
+        graph = session.graph
+    (full,) = [n for n in graph["nodes"] if n["kind"] == "mbarrier"]
+    assert (full["pending"], full["bytes"], full["flying"]) == (0, 16, 16)
+    assert any(e["kind"] == "acts" for e in graph["edges"])
+    assert graph["cycles"] == []

@@ -478,7 +478,8 @@ class Session:
         readings: dict[str, str] | None = None,
         findings: bool = True,
     ):
-        self.program, self._arrays = bind(instrumented(program), arrays)
+        self._called = (instrumented(program), list(arrays))
+        self.program, self._arrays = bind(*self._called)
         self._options = {
             "schedule": schedule,
             "seed": schedule_seed,
@@ -494,7 +495,7 @@ class Session:
         self._begin()
 
     def _begin(self) -> None:
-        self._run = _Run(self.program, self._arrays, self._options)
+        self._run = _Run(*self._called, self._options)
         self._run.breakpoints = self.breakpoints
         self._run.findings = self._stop_at_findings
         self._end = weakref.finalize(self, self._run.close)
@@ -757,7 +758,7 @@ class Session:
     def _barrier(self, name: str) -> str:
         """A barrier's name as the machine spells it."""
         name = name.strip()
-        rows = [n for n, _, nbytes, shape, _ in self.program.regions if n]
+        rows = inspect_state.shared_names(self.program)
         base = name.partition("[")[0]
         named = re.fullmatch(r"(?:named barrier|bar|named) *(\d+)", name)
         if named:
@@ -773,14 +774,15 @@ class Session:
         if name in live or base in rows:
             return self._one_of_row(name, base)
         known = sorted({n.partition("[")[0] for n in live}) or [
-            n for n, _, _, _, dtype in self.program.regions if n and dtype == "uint64"
+            n for n, r in zip(rows, self.program.regions, strict=True) if r[4] == "uint64"
         ]
         known += ["the CTA barrier", "the cluster barrier", "named barrier N"]
         raise DebugError(f"no barrier is called {name!r}; there are {', '.join(known)}")
 
     def _one_of_row(self, name: str, base: str) -> str:
         """``full[0]`` of a row of one barrier is called ``full``."""
-        shape = next((s for n, _, _, s, _ in self.program.regions if n == base), [])
+        names = inspect_state.shared_names(self.program)
+        shape = self.program.regions[names.index(base)][3] if base in names else []
         size = int(np.prod(shape)) if shape else 1
         index = re.fullmatch(r".*\[(\d+)\]", name)
         if index and int(index.group(1)) >= size:

@@ -381,8 +381,8 @@ def _state_map(state: np.ndarray) -> tuple[list[str], str]:
 
 
 def shared_names(program: Program) -> list[str]:
-    """Names of the buffers in shared memory that hold data or barriers."""
-    return [name for name, *_ in program.regions if name]
+    """Names of the buffers in shared memory; one without a name is called by its first byte."""
+    return [name or f"byte{start}" for name, start, *_ in program.regions]
 
 
 def shared_tile(cta: Cta, name: str, stage: int | None = None) -> Tile:
@@ -391,9 +391,10 @@ def shared_tile(cta: Cta, name: str, stage: int | None = None) -> Tile:
     ``stage`` picks along the first of three or more dimensions.
     """
     program = cta.machine.program
-    index = next((i for i, r in enumerate(program.regions) if r[0] == name), None)
-    if index is None:
-        raise DebugError(_unknown("buffer in shared memory", name, shared_names(program)))
+    names = shared_names(program)
+    if name not in names:
+        raise DebugError(_unknown("buffer in shared memory", name, names))
+    index = names.index(name)
     _, start, nbytes, shape, dtype = program.regions[index]
     if any(start <= at - memory.RESERVED_SHARED < start + nbytes for at in cta.barriers):
         raise DebugError(f"{name} holds mbarriers, which are no numbers: see the barriers")
@@ -571,7 +572,14 @@ def plain_name(barrier: Any) -> str:
     """A barrier's name without its CTA: ``full[1]``, ``the CTA barrier``, ``named barrier 3``."""
     if isinstance(barrier, Rendezvous):
         return barrier.label
-    return barrier.name().split(" of CTA rank")[0]
+    at, program = barrier.offset - memory.RESERVED_SHARED, barrier.cta.machine.program
+    for name, (_, start, nbytes, shape, _) in zip(
+        shared_names(program), program.regions, strict=True
+    ):
+        if start <= at < start + nbytes:
+            size = max(1, math.prod(shape))
+            return f"{name}[{(at - start) // max(1, nbytes // size)}]" if size > 1 else name
+    return f"byte{at}"
 
 
 def barrier_rows(cluster: Cluster) -> list[dict[str, Any]]:

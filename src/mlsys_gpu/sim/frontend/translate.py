@@ -67,6 +67,7 @@ class Translator:
         self.scopes: list[list[Any]] = []
         self.scope = -1
         self.stopped: int | None = None  # the site of the last stop
+        self.placed = False  # whether the current statement has a line of its own
         self.lines: list[str] = []
         self.depth = 1
         self.names: dict[str, int] = {}
@@ -207,9 +208,34 @@ class Translator:
 
         ``kind``: ``scalar``, ``lane`` (32 values), ``list`` or ``array`` of registers, or ``loop``.
         """
-        if self.debug and name and self.override is None and name in self.lowered.names:
+        if not self.debug or self.override is not None:
+            return
+        if not name:
+            name = self.guessed()
+        elif name not in self.lowered.names:
+            return
+        if name:
             self.scopes.append([self.scope, name, code, dtype, kind, size])
             self.scope = len(self.scopes) - 1
+
+    def guessed(self) -> str:
+        """A name for a variable that has none: that which its source line assigns, if any.
+
+        Kernels that are traced, rather than parsed, give their registers no names. Where a line
+        makes several, they are numbered.
+        """
+        places = self.sites[self.site] if self.placed else []
+        for file, line in places:
+            text = (_source_lines(file)[line - 1 : line] or [""])[0]
+            found = re.match(r"\s*(?:self\.)?([A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)", text)
+            if found:
+                name, at, taken = found.group(1), self.scope, set()
+                while at >= 0:
+                    taken.add(self.scopes[at][1])
+                    at = self.scopes[at][0]
+                numbered = (f"{name}_{n}" for n in range(1, len(taken) + 2))
+                return name if name not in taken else next(n for n in numbered if n not in taken)
+        return ""
 
     def block(self) -> _Indent:
         return _Indent(self)
@@ -221,8 +247,8 @@ class Translator:
         if handler is None:
             raise self.refuse(f"the statement {type(stmt).__name__}")
         if type(stmt).__name__ not in ("SeqStmt", "AttrStmt"):
-            placed = self.enter(getattr(stmt, "span", None))
-            if self.debug and placed and type(stmt).__name__ != "DeclBuffer":
+            self.placed = self.enter(getattr(stmt, "span", None))
+            if self.debug and self.placed and type(stmt).__name__ != "DeclBuffer":
                 self.stop()
         handler(stmt)
 

@@ -61,6 +61,7 @@ def run(
         if choice not in READINGS.get(rule, ()):
             known = "; ".join(f"{name}: {', '.join(r)}" for name, r in READINGS.items())
             raise ValueError(f"no reading {rule}={choice!r}; there are {known}")
+    called = (program, list(arrays), readings)
     program, arrays = bind(program, arrays)
     if len(arrays) != len(program.params):
         names = ", ".join(name for name, _, _ in program.params)
@@ -82,7 +83,7 @@ def run(
             break
         except MoreBarriers:
             room *= 2
-    report._again = (program, list(arrays), readings)
+    report._again = called
     for host, tensor in zip(hosts, tensors, strict=True):
         if tensor.written:
             if not host.flags.writeable:

@@ -378,7 +378,10 @@ def graph(clusters: list[Cluster]) -> dict[str, Any]:
             node["actors"] = len({id(who) for who, _, _ in acts if not who.exited})
             for who, text, site in acts:
                 edges.append(_edge(node["id"], warp_name(who), "acts", text, who, site))
-    cycles = _cycles(list(nodes), [(e["from"], e["to"]) for e in edges])
+    # Copies under way bring their bytes without anyone's doing.
+    moving = {node["id"] for node in nodes.values() if node.get("flying")}
+    stuck = [(e["from"], e["to"]) for e in edges if e["from"] not in moving]
+    cycles = _cycles(list(nodes), stuck)
     return {"nodes": list(nodes.values()), "edges": edges, "cycles": cycles}
 
 
