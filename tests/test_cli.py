@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from mlsys_gpu import benchmarking, cli, device, launch, sim
+from mlsys_gpu import __version__, benchmarking, cli, device, launch, sim
 
 
 def command(*arguments, **environment):
@@ -390,3 +390,51 @@ def test_progress(call):
     assert status == 0
     assert json.loads(out)["total"] > 0
     assert call("progress")[0] == 0
+
+
+def with_output(stream):
+    """``mlsys-gpu --help`` into a stream: its exit status and what it says on standard error."""
+    result = subprocess.run(
+        [sys.executable, "-m", "mlsys_gpu.cli", "--help"],
+        stdout=stream,
+        stderr=subprocess.PIPE,
+        timeout=120,
+    )
+    return result.returncode, result.stderr.decode()
+
+
+def test_version():
+    result = command("--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.strip() == f"mlsys-gpu {__version__}"
+
+
+def test_a_reader_that_closes_the_pipe_gets_no_traceback():
+    reading, writing = os.pipe()
+    os.close(reading)
+    status, said = with_output(writing)
+    os.close(writing)
+    assert status != 0
+    assert said == ""
+
+
+def test_a_full_disk_is_one_sentence():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        status, said = with_output(full)
+    assert status == 2
+    assert said.startswith("mlsys-gpu: the output cannot be written: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_terminal_without_our_characters():
+    """The multiplication sign of a shape is no ASCII."""
+    code = "import sys; from mlsys_gpu import cli; cli._prepare_streams(); print('128 × 64')"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (result.returncode, result.stdout.strip()) == (0, b"128 ? 64")

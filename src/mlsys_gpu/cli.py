@@ -7,8 +7,10 @@ nothing else there; bad use is ``{"error": "…"}`` then.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import re
 import sys
 import time
@@ -46,8 +48,22 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from mlsys_gpu import __version__
+
+        print(f"mlsys-gpu {__version__}")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
-def _no_verb(context: typer.Context) -> None:
+def _no_verb(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="The release; then exit."),
+    ] = False,
+) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -62,11 +78,20 @@ def main(arguments: list[str] | None = None) -> int:
         The exit status.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    _prepare_streams()
     try:
         status = app(args=arguments, prog_name="mlsys-gpu", standalone_mode=False)
+        sys.stdout.flush()
     except typer.Abort:
         return 130
+    except BrokenPipeError:  # whoever reads has seen enough: mlsys-gpu check --list | head
+        _discard_output()
+        return 128 + 13
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:
+            _discard_output()
+            print(f"mlsys-gpu: the output cannot be written: {error.strerror}", file=sys.stderr)
+            return BAD_USE
         sentence = _sentence(error)
         if "--json" in arguments:
             print(json.dumps({"error": sentence or f"{type(error).__name__}: {error}"}))
@@ -76,6 +101,24 @@ def main(arguments: list[str] | None = None) -> int:
         # a grader that could not do its work is no fault in the command line
         return WRONG if type(error).__name__ == "GraderError" else BAD_USE
     return status if isinstance(status, int) else RIGHT
+
+
+def _prepare_streams() -> None:
+    """Output for terminals that lack some of our characters, and for streams that are closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _discard_output() -> None:
+    """Let what is still buffered for a closed standard output go nowhere, without a traceback."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _sentence(error: Exception) -> str | None:
