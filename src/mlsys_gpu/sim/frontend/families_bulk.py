@@ -64,10 +64,15 @@ def tma_store(t: Any, call: Any) -> None:
 
 @row(
     "ptx.cp_async_bulk_tensor_prefetch",
+    "ptx.cp_async_bulk_tensor_prefetch_evict_last",
     "ptx.cp_async_bulk_prefetch",
+    "ptx.cp_async_bulk_prefetch_evict_last",
     "ptx.prefetch",
+    "ptx.prefetch_valid_addr",
     "ptx.prefetchu",
     "ptx.applypriority",
+    "ptx.applypriority_async_bulk",
+    "ptx.applypriority_async_bulk_tensor",
 )
 def prefetch(t: Any, call: Any) -> None:
     """Brings data or a tensor map nearer, or keeps it there; the simulator has no caches."""
@@ -126,6 +131,15 @@ def bulk_store(t: Any, call: Any) -> None:
     t.mark()
     arguments = f'w, {destination}, {source}, {size}, "{reduce}", "{dtype}"{_issuer(t)}{how}'
     t.emit(f"bulk_store({arguments})")
+
+
+@row("ptx.st_bulk")
+def st_bulk(t: Any, call: Any) -> None:
+    """``st.bulk``: a thread writes zeros to a run of shared memory."""
+    where, size = t.expr(call.one("addr")), t.expr(call.one("size"))
+    t.note_memory("shared", store=True, width=8)
+    t.mark()
+    t.emit(f"st_bulk(w, {where.code}, {size.code}{_issuer(t)})")
 
 
 @row("ptx.cp_async_bulk_commit_group")

@@ -70,7 +70,7 @@ def _flags(values: list[Value]) -> tuple[bool, bool]:
 def _sources(t: Any, call: Any) -> tuple[Any, list[Value]]:
     """The destination and the source values of an operation with single registers."""
     (target, *_), *rest = call.operands.values()
-    return target, [t.expr(v[0]) for v in rest]
+    return target, [t.expr(v[0]) for v in rest if v]
 
 
 def _typed(t: Any, value: Value, dtype: str) -> str:

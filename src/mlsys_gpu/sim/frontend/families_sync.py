@@ -297,6 +297,8 @@ def getctarank(t: Any, call: Any) -> None:
 
 
 _WINDOWS = {
+    "const": "False",
+    "local": "False",
     "shared::cluster": "({0} >> 40 == 1)",
     "shared::cta": "({0} >> 24 == 1 << 16 | w.rank)",
     "shared": "({0} >> 24 == 1 << 16 | w.rank)",
@@ -310,7 +312,9 @@ def isspacep(t: Any, call: Any) -> None:
     where, space = t.expr(call.one("a")), call.mods["space"]
     if space not in _WINDOWS:
         raise t.refuse(f"isspacep.{space}")
-    found = Value(_WINDOWS[space].format(where.code), "bool", where.lane, where.loop)
+    code = _WINDOWS[space]
+    differs = code != "False"
+    found = Value(code.format(where.code), "bool", where.lane and differs, where.loop and differs)
     _store(t, call.one("p"), t.cast(found, "uint32"))
 
 
@@ -444,7 +448,13 @@ def ptx_elect_sync(t: Any, call: Any) -> None:
     _store(t, call.one("p"), elected)
 
 
-@row("ptx.activemask", "cuda.__activemask", result="uniform")
+@row("ptx.mbarrier_check_layout", result="uniform")
+def mbarrier_check_layout(t: Any, call: Any) -> None:
+    """``mbarrier.check_layout``: all mbarriers here have ``.layout::v0``."""
+    _store(t, call.one("matches"), Value(str(int(call.mods["layout"] == "layout::v0")), "uint32"))
+
+
+@row("ptx.activemask", "cuda.__activemask", "tvm_warp_activemask", result="uniform")
 def activemask(t: Any, call: Any) -> Value | None:
     if t.context.lane is not None:
         code = f"(1 << {t.context.lane})"

@@ -877,3 +877,36 @@ def _bulk_exit(w: Warp) -> None:
 
 
 EXIT_HOOKS.append(_bulk_exit)
+
+
+@op
+def st_bulk(w: Warp, address, size, mask=None) -> None:
+    """``st.bulk``: a thread writes zeros to a run of the CTA's shared memory (PTX ISA, "st.bulk").
+
+    It writes as threads do: engines see the zeros past a proxy fence.
+    """
+    what = "st.bulk"
+    for lane, (to, nbytes) in _issuers(w, mask, what, address, size):
+        rank, offset = _shared_place(w, to, what)
+        if offset % 8 or nbytes % 8 or nbytes < 0:
+            w.machine.report(
+                "misaligned",
+                w,
+                f"st.bulk of {nbytes} bytes at an address that is {offset % 8} bytes past a "
+                "multiple of 8",
+                memory=w.cta.region(offset),
+                threads=w.threads(lane),
+                fix="address and size of st.bulk are multiples of 8 bytes",
+            )
+            raise Stop
+        if nbytes == 0:
+            continue
+        start = rank << memory.RANK_BITS | offset
+        cta, _ = access._shared(w, start, 8, lane, what)
+        access._shared(w, start + nbytes - 8, 8, lane, what)
+        if w.checks:
+            grain = w.machine.program.grain
+            words = np.arange(offset // grain, (offset + nbytes) // grain)
+            access.generic_write(w, cta, words, False, np.int8(lane))
+        cta.shared.data[offset : offset + nbytes] = 0
+        cta.version += 1
