@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
-from mlsys_gpu.sim.frontend import analysis, control, families, table
+from mlsys_gpu.sim.frontend import analysis, control, coverage, families, table
 from mlsys_gpu.sim.frontend.control import Context, Frame
 from mlsys_gpu.sim.frontend.hoist import hoist
 from mlsys_gpu.sim.frontend.values import (
@@ -1447,7 +1447,9 @@ class Translator:
         name = str(getattr(call.op, "name", call.op))
         row = table.ROWS.get(name)
         if row is None:
-            raise self.refuse(_readable(name, call))
+            known = coverage.left(name.removeprefix("tirx."))
+            why = f", left for later: {known.why}" if known else ""
+            raise self.refuse(_readable(name, call) + why)
         if self.slice is not None and not row.vectorizable:
             raise NotVectorizable(name)
         if not name.startswith("tirx.ptx.") or name == "tirx.ptx.addr":
