@@ -227,9 +227,12 @@ def test_waiting_for_columns_that_never_come_free():
         """,
         threads=64,
     )
-    finding = report.findings[0]
-    assert (finding.code, finding.location.line) == ("deadlock", 5)
-    assert "512 of 512 are held" in finding.message
+    finding, deadlock = report.findings
+    assert (finding.code, finding.location.line) == ("tmem-lifetime", 5)
+    assert "columns 0-511 (warp 0) are held, and nobody gives them back" in finding.message
+    assert [place.line for _, place in finding.related] == [2]
+    assert (deadlock.code, deadlock.location.line) == ("deadlock", 5)
+    assert "512 of 512 are held" in deadlock.message
 
 
 @pytest.mark.parametrize("lane", [0, 32, 64, 96, 16])

@@ -808,3 +808,212 @@ def test_the_same_threads_load_behind_its_store(schedule):
     assert (finding.code, finding.location.line) == ("missing-tcgen05-wait", 3)
     assert [p.line for _, p in finding.related] == [6]
     assert "wait::st" in finding.fix
+
+
+# --------------------------------------------------------------------------- life of columns
+
+
+def test_columns_that_are_never_allocated(schedule):
+    body = """
+    tcgen05_st(w, 0, np.zeros((32, 1), np.uint32), "32x32b", 1)
+    """
+    finding = warps.only(warps.run(body, **schedule))
+    assert (finding.code, finding.location.line) == ("tmem-lifetime", 1)
+    assert "columns 0 to 0, which are not allocated" in finding.message
+
+
+def test_columns_that_have_been_given_back(schedule):
+    body = """
+    await tcgen05_alloc(w, SB, 32)
+    at = int(ld_shared(w, SB, 4, 1))
+    tcgen05_dealloc(w, at, 32)
+    tcgen05_st(w, at, np.zeros((32, 1), np.uint32), "32x32b", 1)
+    """
+    finding = warps.only(warps.run(body, **schedule))
+    assert (finding.code, finding.location.line) == ("tmem-lifetime", 4)
+    assert "not allocated any more: warps.txt:3 gave them back" in finding.message
+    assert [place.line for _, place in finding.related] == [3]
+
+
+def test_an_address_that_is_read_before_it_is_written(schedule):
+    body = """
+    if w.id == 0:
+        await tcgen05_alloc(w, SB, 32)
+    {}
+    at = int(ld_shared(w, SB, 4, 1))
+    await cta_sync(w)
+    if w.id == 0: tcgen05_dealloc(w, at, 32)
+    """
+    assert not warps.run(body.format("await cta_sync(w)"), threads=64, **schedule).findings
+    finding = warps.run(body.format("pass"), threads=64, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("race-smem", 4)
+    assert [place.line for _, place in finding.related] == [2]
+
+
+def test_two_allocations_of_which_the_second_cannot_succeed(schedule):
+    body = """
+    await tcgen05_alloc(w, SB, 512)
+    while (t := tcgen05_alloc(w, SB + 8, 256)) is not None: yield t
+    """
+    finding = warps.run(body, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("tmem-lifetime", 2)
+    assert "256 columns can never succeed: columns 0-511 (warp 0) are held" in finding.message
+    assert [place.line for _, place in finding.related] == [1]
+
+
+def test_an_allocation_that_waits_for_another_to_end(schedule):
+    body = """
+    if w.id == 0:
+        mbarrier_init(w, SB, 1)
+        await tcgen05_alloc(w, SB + 8, 512)
+    await cta_sync(w)
+    if w.id == 1:
+        while (t := tcgen05_alloc(w, SB + 16, 256)) is not None: yield t
+        tcgen05_dealloc(w, int(ld_shared(w, SB + 16, 4, 1)), 256)
+    if w.id == 0:
+        tcgen05_dealloc(w, int(ld_shared(w, SB + 8, 4, 1)), 512)
+    """
+    report = warps.run(body, threads=64, **schedule)
+    assert not report.findings, report
+
+
+def test_allocations_that_grow(schedule):
+    body = """
+    await tcgen05_alloc(w, SB, 64)
+    await tcgen05_alloc(w, SB + 8, {})
+    tcgen05_dealloc(w, int(ld_shared(w, SB, 4, 1)), 64)
+    tcgen05_dealloc(w, int(ld_shared(w, SB + 8, 4, 1)), {})
+    """
+    assert not warps.run(body.format(64, 64), **schedule).findings
+    finding = warps.only(warps.run(body.format(128, 128), **schedule))
+    assert (finding.code, finding.location.line) == ("tmem-lifetime", 2)
+    assert [place.line for _, place in finding.related] == [1]
+
+
+# ------------------------------------------------------------------------------ pairs of CTAs
+
+CLUSTER: dict[str, Any] = {"grid": (2, 1, 1), "cluster": (2, 1, 1), "threads": 128}
+PAIR = """
+if w.id == 0:
+    while (t := tcgen05_alloc(w, SB, 64, 2)) is not None: yield t
+await cta_sync(w)
+at = int(ld_shared(w, SB, 4, 1))
+tcgen05_st(w, at, np.zeros((32, 1), np.uint32), "32x32b", 1)
+tcgen05_wait_st(w)
+await cluster_sync(w)
+if w.id == 0: tcgen05_dealloc(w, at, 64, 2)
+"""
+
+
+def test_a_pair_gives_its_columns_back_behind_a_cluster_barrier(schedule):
+    report = warps.run(PAIR, **CLUSTER, **schedule)
+    assert not report.findings, report
+
+
+def test_a_pair_gives_its_columns_back_behind_a_cta_barrier(schedule):
+    body = PAIR.replace("await cluster_sync(w)", "await cta_sync(w)")
+    report = warps.run(body, **CLUSTER, **schedule)
+    finding = report.findings[0]
+    assert (finding.code, finding.location.line) == ("cta-group", 8), report
+    assert {f.code for f in report.findings} == {"cta-group"}
+    assert "cluster barrier" in finding.fix
+
+
+def test_a_dealloc_before_the_peers_allocation_is_complete(schedule):
+    body = """
+    if w.id == 0:
+        while (t := tcgen05_alloc(w, SB, 64, 2)) is not None: yield t
+        at = int(ld_shared(w, SB, 4, 1))
+        {}
+        tcgen05_dealloc(w, at, 64, 2)
+    """
+    one = {**CLUSTER, "threads": 32}
+    assert not warps.run(body.format("await cluster_sync(w)"), **one, **schedule).findings
+    report = warps.run(body.format("pass"), **one, **schedule)
+    finding = report.findings[0]
+    assert (finding.code, finding.location.line) == ("cta-group", 5)
+    assert "does not wait for the tcgen05.alloc of CTA rank" in finding.message
+
+
+def test_a_pair_that_asks_for_different_numbers_of_columns(schedule):
+    body = """
+    while (t := tcgen05_alloc(w, SB, 64 << w.rank, 2)) is not None: yield t
+    """
+    finding = warps.run(body, **{**CLUSTER, "threads": 32}, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("cta-group", 1)
+    assert "the two allocate together" in finding.message
+
+
+def test_half_a_pair(schedule):
+    body = "while (t := tcgen05_alloc(w, SB, 64, 2)) is not None: yield t"
+    finding = warps.run(body, **schedule).findings[0]
+    assert finding.code == "cta-group"
+    assert "without a pair" in finding.message
+
+
+def test_a_pair_of_which_one_never_allocates(schedule):
+    body = """
+    if w.rank == 0:
+        while (t := tcgen05_alloc(w, SB, 64, 2)) is not None: yield t
+    """
+    finding = warps.run(body, **{**CLUSTER, "threads": 32}, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("deadlock", 2)
+    assert "for a warp of the peer, CTA rank 1, to allocate too" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "words"),
+    [
+        (
+            {"SB, GROUP, 3 if GROUP == 2 else None": "SB, 2, 1"},
+            "tcgen05_commit(",
+            "does not cover the tcgen05.mma",
+        ),
+        ({"tcgen05_dealloc(w, 0, 512, GROUP)": "tcgen05_dealloc(w, 0, 512, 2)"},
+         "tcgen05_dealloc(", "all tcgen05 instructions of a kernel must have the same"),
+    ],
+)  # fmt: skip
+def test_groups_that_do_not_go_together(change, line, words, schedule):
+    finding = run_product(change=change, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("cta-group", line_of(line))
+    assert words in finding.message
+    assert finding.related
+
+
+def test_a_commit_for_one_of_the_pair_alone(schedule):
+    """The other CTA waits for ever: the barrier in its own shared memory gets no arrival."""
+    change = {"3 if GROUP == 2 else None": "1 if GROUP == 2 else None"}
+    finding = run_product(256, 32, 2, 2, change=change, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("deadlock", line_of("await mbarrier_wait"))
+
+
+def test_a_product_behind_a_cta_barrier_alone(schedule):
+    """A barrier shows that the MMAs were issued, and not that they are done."""
+    change = {"await mbarrier_wait(w, SB, 0)\n": "await cluster_sync(w)\n"}
+    for m, group in SHAPES:
+        finding = run_product(m, 32, 2, group, change=change, **schedule).findings[0]
+        assert finding.code == "missing-commit"
+        assert finding.location.line == line_of("tcgen05_ld(w, out")
+        assert [p.line for _, p in finding.related] == [line_of("tcgen05_mma(")]
+
+
+def test_a_peer_that_exits_before_the_product_is_done(schedule):
+    """The other CTA of the pair must not have exited (PTX ISA, "Issue Granularity")."""
+    gone = "if w.rank == 1: return\nawait mbarrier_wait(w, SB, 0)\n"
+    change = {"await mbarrier_wait(w, SB, 0)\n": gone}
+    report = run_product(256, 32, 2, 2, change=change, **schedule)
+    codes = {f.code for f in report.findings}
+    assert "cluster-exit" in codes, report
+
+
+def test_a_first_product_that_accumulates(schedule):
+    change = {STORE: "    pass\n", "i > 0": "True"}
+    finding = run_product(change=change, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("uninitialised-read", line_of("tcgen05_mma("))
+    assert "hold nothing yet" in finding.message
+
+
+def test_a_product_that_overwrites_an_unread_one(schedule):
+    change = {"False or i > 0": "False"}
+    finding = run_product(change=change, **schedule).findings[0]
+    assert (finding.code, finding.location.line) == ("discarded-product", line_of("tcgen05_mma("))

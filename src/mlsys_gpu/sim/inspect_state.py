@@ -556,12 +556,10 @@ def allocations(cta: Cta) -> list[dict[str, Any]]:
         {
             "cta": cta.label(),
             "column": start,
-            "columns": columns,
-            "allocated at": str(program.location(site) or ""),
+            "columns": held.columns,
+            "allocated at": str(program.location(held.made & SITE_MASK) or ""),
         }
-        for start, (columns, _, _, site) in (
-            sorted(tmem.allocations.items()) if tmem is not None else ()
-        )
+        for start, held in (sorted(tmem.allocations.items()) if tmem is not None else ())
     ]
 
 

@@ -36,6 +36,7 @@ CODES = {
     "tma-operand": "a tensor map, or another operand, that a bulk copy cannot take",
     "misaligned": "an address that its access width does not divide",
     "tmem-lifetime": "tensor memory used outside its allocation, or never given back",
+    "cta-group": "a pair of CTAs (cta_group::2) used against its protocol",
     "tmem-lane-quarter": "a warp addressed tensor-memory lanes of another warp's quarter",
     "divergent-collective": "a warp-wide instruction was reached by a part of the warp",
     "cluster-exit": "a CTA may end while another still uses its shared memory",

@@ -54,6 +54,14 @@ from mlsys_gpu.sim.machine.operands import (
 COLUMNS = 512
 
 
+class Allocation(NamedTuple):
+    """Columns that a warp has allocated: how many, when (a stamp), and by whom."""
+
+    columns: int
+    made: int
+    warp: Warp
+
+
 class Tmem:
     """A CTA's tensor memory: 128 lanes of 512 32-bit columns, and who holds which columns."""
 
@@ -65,7 +73,8 @@ class Tmem:
         self.owner = np.zeros(COLUMNS, dtype=np.int32)
         #: For each column the stamp of the last dealloc.
         self.freed = np.zeros(COLUMNS, dtype=np.int64)
-        self.allocations: dict[int, tuple[int, int, int, int]] = {}
+        self.allocations: dict[int, Allocation] = {}
+        self.last: Allocation | None = None
         self.count = 0
         self.permit = True
         self.waiting: list[Warp] = []  # warps that wait for free columns
@@ -86,8 +95,12 @@ def tmem_of(cta: Cta) -> Tmem:
 
 @op
 def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
-    """``tcgen05.alloc``: reserve columns; the first one's address goes to shared memory."""
+    """``tcgen05.alloc``: reserve columns; the first one's address goes to shared memory.
+
+    Source: PTX ISA, "tcgen05.alloc, tcgen05.dealloc, tcgen05.relinquish_alloc_permit".
+    """
     whole_warp(w, mask, "tcgen05.alloc")
+    _one_group(w, group, "tcgen05.alloc")
     columns = int(uniform(w, columns, "a column count"))
     tmem = tmem_of(w.cta)
     if columns & (columns - 1) or not 32 <= columns <= COLUMNS:
@@ -108,12 +121,22 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
             fix="relinquish the permit only after the last allocation",
         )
         raise Stop
+    if tmem.last is not None and columns > tmem.last.columns:
+        w.machine.report(
+            "tmem-lifetime",
+            w,
+            f"tcgen05.alloc of {columns} columns, after one of {tmem.last.columns} in the same CTA:"
+            " the number must not increase from one allocation to the next",
+            memory="tensor memory",
+            fix="allocate the larger part first",
+            related=[("the one before", w.machine.program.location(tmem.last.made & SITE_MASK))],
+        )
     start = _free_columns(w, tmem, columns) if group == 1 else _pair_columns(w, columns)
     if start is None:
         return w.waiting
     tmem.count += 1
     tmem.owner[start : start + columns] = tmem.count
-    tmem.allocations[start] = (columns, tmem.count, w.now, w.s)
+    tmem.allocations[start] = tmem.last = Allocation(columns, w.now | w.s, w)
     tmem.data[:, start : start + columns] = tmem.unwritten
     if w.checks:
         tmem.shadow.forget((slice(None), slice(start, start + columns)))
@@ -141,17 +164,65 @@ def _free_columns(w: Warp, tmem: Tmem, columns: int) -> int | None:
     """The first column of a new allocation, or None once the warp has been parked."""
     start = _choice(w, sorted(_free(tmem, columns)))
     if start is None:
-        _park_for_columns(w, tmem, columns)
+        _park_for_columns(w, [tmem], columns)
     return start
 
 
-def _park_for_columns(w: Warp, tmem: Tmem, columns: int) -> None:
-    held = int((tmem.owner != 0).sum())
-    tmem.waiting.append(w)
-    w.waiting = Waiting(
-        "tcgen05.alloc",
-        tmem,
-        lambda: f"waits for {columns} free columns of tensor memory; {held} of 512 are held",
+def _park_for_columns(w: Warp, tmems: list[Tmem], columns: int) -> None:
+    """Let a warp wait until columns come free; where they never do, say who holds them."""
+    for tmem in tmems:
+        tmem.waiting.append(w)
+    site = w.s
+
+    def holders() -> list[tuple[str, Allocation]]:
+        return [
+            (f"columns {start}-{start + held.columns - 1} ({held.warp.name()})", held)
+            for tmem in tmems
+            for start, held in sorted(tmem.allocations.items())
+        ]
+
+    def describe() -> str:
+        held = max(int((tmem.owner != 0).sum()) for tmem in tmems)
+        return f"waits for {columns} free columns of tensor memory; {held} of 512 are held"
+
+    def missed() -> None:
+        w.machine.report(
+            "tmem-lifetime",
+            w,
+            f"tcgen05.alloc of {columns} columns can never succeed: "
+            + ", ".join(name for name, _ in holders())
+            + " are held, and nobody gives them back",
+            memory="tensor memory",
+            fix="ask for what is needed once, or give columns back before asking for more",
+            site=site,
+            related=[
+                (f"allocates {name}", w.machine.program.location(held.made & SITE_MASK))
+                for name, held in holders()
+            ],
+        )
+
+    w.waiting = Waiting("tcgen05.alloc", tmems[0], describe, missed)
+
+
+def _one_group(w: Warp, group: int, what: str) -> None:
+    """All tcgen05 instructions of a kernel have the same ``.cta_group`` (PTX ISA)."""
+    state = w.cluster.state
+    first = state.setdefault("cta_group", (group, w.s, what))
+    if first[0] != group:
+        _mixed_groups(w, group, what, first)
+
+
+def _mixed_groups(w: Warp, group: int, what: str, other: tuple[int, int, str]) -> None:
+    place = w.machine.program.location(other[1])
+    w.machine.report(
+        "cta-group",
+        w,
+        f"{what} is cta_group::{group} here, and {other[2]} ({place}) is cta_group::{other[0]}: "
+        "all tcgen05 instructions of a kernel must have the same",
+        memory="tensor memory",
+        fix="give every tcgen05 instruction the same cta_group",
+        related=[("the other group", place)],
+        fault=("mixed", w.s),
     )
 
 
@@ -159,7 +230,7 @@ def _peer(w: Warp, rank: int) -> Cta:
     """The other CTA of a pair (``cta_group::2``)."""
     if rank ^ 1 >= w.cluster.size:
         w.machine.report(
-            "divergent-collective",
+            "cta-group",
             w,
             "cta_group::2 in a cluster without a pair of CTAs",
             memory="",
@@ -175,6 +246,18 @@ def _pair_columns(w: Warp, columns: int) -> int | None:
     pairs = w.cluster.state.setdefault("tmem_pairs", {})
     turn = pairs.setdefault((w.rank & ~1, tmem.pair_turn), {"asked": {}, "start": None})
     turn["asked"][w.rank] = w
+    turn.setdefault("columns", (columns, w.s))
+    if turn["columns"][0] != columns:
+        w.machine.report(
+            "cta-group",
+            w,
+            f"tcgen05.alloc.cta_group::2 of {columns} columns, and the peer's is of "
+            f"{turn['columns'][0]}: the two allocate together",
+            memory="tensor memory",
+            fix="let both CTAs of the pair ask for the same number of columns",
+            related=[("the peer's", w.machine.program.location(turn["columns"][1]))],
+        )
+        raise Stop
     if len(turn["asked"]) < 2:
         w.waiting = Waiting(
             "tcgen05.alloc",
@@ -189,7 +272,7 @@ def _pair_columns(w: Warp, columns: int) -> int | None:
         free = _free(tmem, columns) & _free(tmem_of(peer), columns)
         turn["start"] = _choice(w, sorted(free))
         if turn["start"] is None:
-            _park_for_columns(w, tmem, columns)
+            _park_for_columns(w, [tmem, tmem_of(peer)], columns)
             return None
         other = turn["asked"][w.rank ^ 1]
         if other.waiting is not None:
@@ -200,16 +283,21 @@ def _pair_columns(w: Warp, columns: int) -> int | None:
 
 @op
 def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> None:
-    """``tcgen05.dealloc``: give columns back; nothing may still be using them."""
+    """``tcgen05.dealloc``: give columns back; nothing may still be using them.
+
+    With ``cta_group::2`` nothing in the peer either: the pair gives them back together (PTX ISA,
+    "Issue Granularity").
+    """
     whole_warp(w, mask, "tcgen05.dealloc")
+    _one_group(w, group, "tcgen05.dealloc")
     if w.open is not None:
         w.open.flush()
     start = int(uniform(w, address, "a tensor-memory address")) & 0xFFFF
     columns = int(uniform(w, columns, "a column count"))
     tmem = tmem_of(w.cta)
     held = tmem.allocations.get(start)
-    if held is None or held[0] != columns:
-        known = ", ".join(f"{c} columns at {s}" for s, (c, *_) in tmem.allocations.items())
+    if held is None or held.columns != columns:
+        known = ", ".join(f"{h.columns} columns at {s}" for s, h in tmem.allocations.items())
         w.machine.report(
             "tmem-lifetime",
             w,
@@ -222,6 +310,8 @@ def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> Non
     if w.checks:
         access = _access(w, _known(w), {}, "free", "tcgen05.dealloc", "warp", w.s)
         _tmem_check(w, w.cta, slice(0, 8), start, columns, access)
+        if group == 2:
+            _check_peer(w, _peer(w, w.rank), start, columns, access)
     tmem.owner[start : start + columns] = 0
     tmem.freed[start : start + columns] = w.now | w.s
     del tmem.allocations[start]
@@ -230,10 +320,32 @@ def tcgen05_dealloc(w: Warp, address, columns, group: int = 1, mask=None) -> Non
         other.cluster.wake(other)
 
 
+def _check_peer(w: Warp, peer: Cta, start: int, columns: int, access: Access) -> None:
+    """A pair's columns are given back after the peer's allocation and the peer's last use."""
+    theirs = tmem_of(peer)
+    held = theirs.allocations.get(start)
+    early = theirs.pair_turn < tmem_of(w.cta).pair_turn  # still in its tcgen05.alloc
+    if held is not None:
+        early = (held.made >> CLOCK_SHIFT) & CLOCK_MASK > access.clock[held.made >> AGENT_SHIFT]
+    if not early:
+        _tmem_check(w, peer, slice(0, 8), start, columns, access)
+        return
+    w.machine.report(
+        "cta-group",
+        w,
+        f"tcgen05.dealloc.cta_group::2 in CTA rank {w.rank} does not wait for the tcgen05.alloc of "
+        f"CTA rank {peer.rank}, which may not be complete",
+        memory=f"tensor memory, columns {start}-{start + columns - 1}",
+        fix=PAIR_FIX,
+        fault=("pair", w.s),
+    )
+
+
 @op
 def tcgen05_relinquish(w: Warp, group: int = 1, mask=None) -> None:
     """``tcgen05.relinquish_alloc_permit``: this CTA will allocate no more."""
     whole_warp(w, mask, "tcgen05.relinquish_alloc_permit")
+    _one_group(w, group, "tcgen05.relinquish_alloc_permit")
     tmem_of(w.cta).permit = False
 
 
@@ -250,14 +362,17 @@ def _tmem_columns(
             late, early = (freed >> AGENT_SHIFT, freed & SITE_MASK), (agent, site)
             _tmem_race(w, cta, start, "free", late, early, "tcgen05.dealloc", "uses")
             raise Stop
+        place = w.machine.program.location(freed & SITE_MASK) if freed else None
         w.machine.report(
             "tmem-lifetime",
             w,
             f"{what} uses tensor-memory columns {start} to {end - 1}, "
-            + ("which do not exist" if end > COLUMNS else "which are not allocated"),
+            + ("which do not exist" if end > COLUMNS else "which are not allocated")
+            + (f" any more: {place} gave them back" if place else ""),
             memory=f"tensor memory, columns {start}-{end - 1}",
             fix="allocate the columns first (tcgen05.alloc), and give them back after the last use",
             site=site,
+            related=[("given back", place)],
         )
         raise Stop
     return tmem
@@ -308,6 +423,26 @@ class Access(NamedTuple):
     fenced: np.ndarray | None = None
     shown: np.ndarray | None = None
     adds: bool = False
+
+
+def _keep(issued: dict[int, int], key: int, moment: int) -> None:
+    """Remember when an operation was issued; of many, those of late."""
+    issued[key] = moment
+    if len(issued) > 4096:
+        del issued[next(iter(issued))]
+
+
+def _issue_seen(w: Warp, value: int, access: Access) -> bool:
+    """Whether an access comes after the issue of another one (a stamp), by the threads' order."""
+    agents, unit = w.cluster.agents, w.cluster.agents.unit_of(value >> AGENT_SHIFT)
+    place = agents.warp_of(value >> AGENT_SHIFT)
+    if place is None or unit not in ("tmem_load", "tmem_store", "tcgen05"):
+        return False
+    other = w.cluster.ctas[place[0]].warps[place[1]]
+    clock, site = value >> CLOCK_SHIFT & CLOCK_MASK, value & SITE_MASK
+    issued = other.state[unit].issued
+    moment = issued.get(clock << CLOCK_SHIFT | site if unit == "tcgen05" else clock)
+    return moment is not None and moment <= access.known.clock[other.agent]
 
 
 def _known(w: Warp) -> Known:
@@ -395,6 +530,10 @@ COMMIT_FIX = (
     "wait for an mbarrier that a tcgen05.commit, issued after the MMA by the same thread, arrives "
     "at; a CTA barrier shows only that the MMA was issued"
 )
+PAIR_FIX = (
+    "put a cluster barrier (or an mbarrier that the peer arrives at) between the last use of "
+    "tensor memory in either CTA of the pair and tcgen05.dealloc"
+)
 TRANSFER_FIX = "execute tcgen05.wait::ld (or ::st) and then a barrier, before the other's access"
 FENCE_FIX = {
     "after": (
@@ -432,7 +571,7 @@ def _tmem_check(w: Warp, cta: Cta, lanes, start: int, count: int, access: Access
             held = shadow.previous[box][bad]
             seen = (held >> CLOCK_SHIFT) & CLOCK_MASK <= clock[held >> AGENT_SHIFT]
             kept = (held != 0) & seen & ~tmem_of(cta).added[box][bad]
-            if kept.any():
+            if kept.any() and not _issue_seen(w, int(before[bad].flat[0]), access):
                 _tmem_race(w, cta, column, "write", other, this, what, "reads")
             else:
                 _tmem_race(w, cta, column, "read", this, other, what)
@@ -478,8 +617,7 @@ def _not_waited(w: Warp, cta: Cta, column: int, stamps: np.ndarray, access: Acce
     place = agents.warp_of(early)
     assert place is not None
     other = w.cluster.ctas[place[0]].warps[place[1]]
-    moment = other.state[unit].issued.get(value >> CLOCK_SHIFT & CLOCK_MASK)
-    if moment is None or moment > access.known.clock[other.agent]:
+    if not _issue_seen(w, value, access):
         return False
     what, wait = ("tcgen05.ld", "::ld") if unit == "tmem_load" else ("tcgen05.st", "::st")
     verb = "read" if unit == "tmem_load" else "written"
@@ -592,6 +730,7 @@ def _tmem_race(
     place = machine.program.location(other_site)
     name, other = agents.name(who), agents.name(whose)
     engine = agents.unit_of(whose) == "tcgen05"
+    fix = COMMIT_FIX if engine else TRANSFER_FIX
     if kind == "free" and (other_site in machine.uncommitted):
         return  # the same products were read too early: that says it already
     if kind == "read":
@@ -619,13 +758,15 @@ def _tmem_race(
             f"{what} gives back tensor-memory column {column} and does not wait for {other}, which "
             f"{verb} it ({place})"
         )
+        if agents.rank(who) != agents.rank(whose):  # columns that a pair of CTAs holds together
+            code, fix = "cta-group", PAIR_FIX
     machine.report(
         code,
         w,
         message,
         memory=f"tensor memory, column {column}",
         threads=f"{name} and {other}, CTA {cta.label()}",
-        fix=COMMIT_FIX if engine else TRANSFER_FIX,
+        fix=fix,
         site=site,
         related=[("the other access", place)],
         hints=lambda: w.cluster.early_waits(who, whose),
@@ -676,7 +817,9 @@ class TensorPipe:
         self.pipe = Pipe(w.cluster, f"tcgen05 of {w.name()}")
         self.batch: list[Step] = []
         self.clock = 1  # of the MMAs since the last commit
+        self.open: list[tuple[int, int]] = []  # their groups, each with a site
         self.seen: np.ndarray | None = None  # the issuer's clock at its last MMA
+        self.issued: dict[int, int] = {}  # its own at its last MMA, by the MMA's clock and site
 
     def flush(self) -> None:
         """Hand the MMAs gathered so far to the engine as one product, once they are checked."""
@@ -715,6 +858,9 @@ def tcgen05_mma(
         )
         raise Stop
     pipe = _tensor_pipe(w)
+    if not pipe.open or pipe.open[-1][0] != group:
+        pipe.open.append((group, w.s))
+        _one_group(w, group, "tcgen05.mma")
     known = _known(w) if w.checks else None
     what = "a tensor-memory address" if a_in_tmem else "a descriptor"
     off = tuple(int(uniform(w, word, "a lane mask")) & 0xFFFFFFFF for word in off)
@@ -735,6 +881,8 @@ def tcgen05_mma(
     if pipe.batch and (len(pipe.batch) >= 16 or not pipe.batch[-1].continued_by(step)):
         pipe.flush()
     pipe.seen = step.seen
+    if known is not None:
+        _keep(pipe.issued, pipe.clock << CLOCK_SHIFT | w.s, int(known.clock[w.agent]))
     pipe.batch.append(step)
     w.open = pipe
     w.machine.count("mma_instructions")
@@ -918,6 +1066,8 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
         clock = seen.copy()
         clock[:, agent] = head.clock  # one pipe's MMAs are done in order
         now = stamp(agent, head.clock)
+        if cta is not w.cta:  # the peer must not have exited
+            cta.remote[agent] = now | site
         if in_tmem is None:
             access.async_read(w, cta, block_a, clock, agent, now, site, f"operand A of {what}")
         else:
@@ -1041,13 +1191,30 @@ def _check_tmem_operand(w: Warp, cta: Cta, step: Step, lanes, what: str) -> None
 def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> None:
     """``tcgen05.commit``: one arrival at an mbarrier when this thread's MMAs so far are done.
 
-    ``ranks`` is a multicast mask: the barrier at the same offset in each of these CTAs.
+    ``ranks`` is a multicast mask: the barrier at the same offset in each of these CTAs. A commit
+    covers the MMAs of its own ``cta_group`` (PTX ISA, "mbarrier based completion mechanism").
     """
     threads = threads_in(w, mask)
     if threads == 0:
         return
     pipe = _tensor_pipe(w)
     pipe.flush()
+    missed = [entry for entry in pipe.open if entry[0] != group]
+    if missed:
+        place = w.machine.program.location(missed[0][1])
+        w.machine.report(
+            "cta-group",
+            w,
+            f"tcgen05.commit is cta_group::{group} and does not cover the tcgen05.mma "
+            f"({place}), which is cta_group::{missed[0][0]}",
+            memory="tensor memory",
+            fix="give the commit the cta_group of the MMAs that it stands behind",
+            related=[("the MMA", place)],
+            fault=("mixed", w.s),
+        )
+    else:
+        _one_group(w, group, "tcgen05.commit")
+    pipe.open.clear()
     if ranks is None:
         barriers = [barrier_at(w, address)]
     else:
@@ -1105,9 +1272,7 @@ class _Transfers:
         w = self.warp
         self.pending.append(Transfer(self.clock, w.s, targets))
         if w.checks:
-            self.issued[self.clock] = int(w.clock[0, w.agent])
-            if len(self.issued) > 4096:
-                del self.issued[next(iter(self.issued))]
+            _keep(self.issued, self.clock, int(w.clock[0, w.agent]))
         self.clock += 1
 
     def used(self) -> int:
@@ -1443,7 +1608,7 @@ def _tmem_end(cta: Cta) -> None:
     tmem = cta.state.get("tmem")
     if tmem is None:
         return
-    for start, (columns, _, _, site) in tmem.allocations.items():
+    for start, (columns, made, _) in tmem.allocations.items():
         cta.machine.report(
             "tmem-lifetime",
             None,
@@ -1455,7 +1620,7 @@ def _tmem_end(cta: Cta) -> None:
                 "tcgen05.dealloc, after a barrier behind the last use; the next CTA on this SM "
                 "would wait for ever"
             ),
-            site=site,
+            site=made & SITE_MASK,
         )
 
 
