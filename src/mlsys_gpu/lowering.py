@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mlsys_gpu import parameters as call
@@ -31,8 +32,12 @@ LINE_KEY = "pragma_mlsys_gpu_line"
 ARCHITECTURES = {"hopper": "sm_90a", "blackwell": "sm_100a"}
 
 
+@lru_cache(maxsize=1)
 def _tvm() -> Any:
-    """The ``tvm`` module, once its release has been checked."""
+    """The ``tvm`` module, once its release has been checked.
+
+    Where there is no CUDA driver, host code that encodes tensor maps finds an encoder from now on.
+    """
     require_tvm()
     import tvm
     import tvm.tirx
@@ -243,6 +248,7 @@ def content_key(func: Any, arch: str) -> str:
 
     Over the printed function: ``tvm.ir.save_json`` crashes on tile primitives in this release.
     """
+    _tvm()
     digest = hashlib.sha256()
     for part in (TVM_VERSION, arch, func.script(show_meta=True)):
         digest.update(part.encode())
@@ -258,6 +264,7 @@ def parameters(func: Any) -> tuple[Param, ...]:
 
     Raises :class:`LoweringError` for a parameter of a type that no kernel takes.
     """
+    _tvm()
     naming = _Names(func)
     params = []
     for i, param in enumerate(func.params):

@@ -93,6 +93,20 @@ def loads(expr: Any) -> bool:
     return any(loads(child) for child in children(expr))
 
 
+def loads_tensor_memory(stmt: Any) -> bool:
+    """Whether a statement issues a tcgen05.ld."""
+    return any("tcgen05_ld" in str(call.op.name) for call in calls(stmt))
+
+
+def only_registers(expr: Any) -> bool:
+    """Whether all that an expression loads is in registers, and it calls nothing."""
+    if type(expr).__name__ == "Call":
+        return False
+    if type(expr).__name__ == "TensorLoad" and not str(expr.source.scope()).startswith("local"):
+        return False
+    return all(only_registers(child) for child in children(expr))
+
+
 def expressions(stmt: Any):
     """The expressions of one statement."""
     for name in ("value", "condition", "data", "min", "extent", "step"):
@@ -416,7 +430,7 @@ def analyse(device: Any, launch: Any) -> Facts:
                         root.fragment = True
                         root.kind = "array"
         elif name in ("tirx.ptx.tcgen05_ld", "tirx.ptx.tcgen05_ld_split"):
-            for position in _destinations(call):
+            for position in destinations(call):
                 root = facts.roots.get(facts.root_of.get(node_id(call.args[position].source), -1))
                 if root is not None:
                     root.loaded = True
@@ -433,7 +447,7 @@ def _elected(facts: Facts, body: Any) -> set[int]:
     """The registers that hold an election of the whole warp, and nothing else but 0."""
     chosen, others = set(), set()
     for call in calls(body):
-        for position in _destinations(call):
+        for position in destinations(call):
             argument = call.args[position]
             if type(argument).__name__ == "Call":  # the address of a register
                 argument = argument.args[0]
@@ -663,7 +677,7 @@ class _Walker:
         if type(value).__name__ != "Call":
             return
         facts, name = self.facts, str(value.op.name)
-        targets = _destinations(value)
+        targets = destinations(value)
         inputs = [a for i, a in enumerate(value.args) if i not in targets]
         for argument in value.args:
             self.reads(argument, region)
@@ -686,7 +700,7 @@ class _Walker:
             self.write(root, region, lane or divergent)
 
 
-def _destinations(call: Any) -> set[int]:
+def destinations(call: Any) -> set[int]:
     """Positions of a call's arguments that it writes (or may write, through an address)."""
     name = str(call.op.name)
     if name == "tirx.cuda.wait_until":

@@ -220,6 +220,13 @@ def for_loop(t: Any, stmt: Any) -> None:
         raise t.refuse(f"a loop of kind {stmt.kind}")
     if t.try_slice(stmt):
         return
+    if node_id(stmt) in t.rerolled:  # as its author wrote it
+        for i in range(int(stmt.extent.value)):
+            t.vars[node_id(stmt.loop_var)] = Value(str(i), str(stmt.loop_var.ty))
+            for key, values in t.rerolled[node_id(stmt)].items():
+                t.vars[key] = Value(str(values[i]), "int32")
+            t.stmt(stmt.body)
+        return
     polls = analysis.leaves_loop(stmt.body) and analysis.asks(stmt.body)
     name, dtype = t.fresh(str(stmt.loop_var.name)), str(stmt.loop_var.ty)
     low, extent = t.expr(stmt.min), t.expr(stmt.extent)
@@ -231,7 +238,7 @@ def for_loop(t: Any, stmt: Any) -> None:
         live = _enter(t, stmt)
         t.emit(f"for {name} in range({low.code}, {stop}{by}):")
         t.vars[node_id(stmt.loop_var)] = Value(name, dtype)
-        with t.block():
+        with t.block(stmt):
             t.declare(str(stmt.loop_var.name), name, dtype, "scalar")
             _iteration(t, stmt, live, polls)
         _left(t, stmt)
@@ -249,7 +256,7 @@ def for_loop(t: Any, stmt: Any) -> None:
     t.emit(f"{turn} = -1")
     t.emit("while True:")
     t.vars[node_id(stmt.loop_var)] = Value(name, dtype, lane=low.lane or step.lane)
-    with t.block():
+    with t.block(stmt):
         t.emit(f"{turn} += 1")
         t.emit(f"{name} = {first} + {turn}{by}")
         t.declare(
@@ -281,7 +288,7 @@ def while_loop(t: Any, stmt: Any) -> None:
     live = _enter(t, stmt, not condition.uniform)
     simple = not live and not lines
     t.emit(f"while {condition.code}:" if simple else "while True:")
-    with t.block():
+    with t.block(stmt):
         test = ""
         if not simple:
             outer = t.context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlsys_gpu.sim.frontend.table import INLINE, inline, row
@@ -301,7 +302,7 @@ def _registers_at(t: Any, pointer: Any, count: int) -> Registers:
         if t.slice is not None:
             raise NotVectorizable("registers at an index that is no arithmetic progression")
         raise t.refuse(f"the address of the local {buffer.name}")
-    return Registers(found.root, found.dtype, found.first, count, found.step)
+    return replace(found, count=count)
 
 
 _CASTS = {

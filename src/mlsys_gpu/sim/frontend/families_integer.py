@@ -139,6 +139,10 @@ def _shift_row(kind: str) -> None:
     def emit(t: Any, call: Any) -> None:
         of = call.mods["type"]
         target, (a, b) = _sources(t, call)
+        word = _WIDTH[of] <= 32 and a.dtype in ("int32", "uint32", dtype_of(of))
+        if kind == "shl" and word and b.code.isdigit() and int(b.code) < _WIDTH[of]:
+            _result(t, target, _wrapped(f"{a.code} << {b.code}", of), of, [a])
+            return
         x, by = _typed(t, a, dtype_of(of)), _typed(t, b, "uint32")
         code = f'shift("{kind}", {x}, {by}, {_WIDTH[of]}, {of[0] == "s"})'
         _result(t, target, code, of, [a, b])

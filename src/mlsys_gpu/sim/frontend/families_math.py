@@ -351,12 +351,37 @@ def mov(t: Any, call: Any) -> None:
     _store(t, target, value)
 
 
+def _pairs(t: Any, parts: list[Any]) -> Value | None:
+    """Two registers of 32 bits as one value, where those of all iterations of a slice lie side by
+    side: then one view of the array gives all."""
+    registers, loop = t.registers(parts), t.slice
+    if registers is None or loop is None or BYTES[registers.dtype] != 4:
+        return None
+    scattered = isinstance(registers.step, tuple)
+    if registers.step != 2 and not scattered:
+        return None
+    for part in parts:  # each register's own reads, as the loop's analysis counts them
+        t.load_register(t.buffer_of(part.source), part.indices[0])
+    first = t.within(registers, loop)
+    view = t.view(registers.root, registers.dtype)
+    code = f"{view}[:, {first}:{first} + {2 * loop.extent}]"
+    if scattered:
+        code = f"{view}[:, {t.places(registers, first)}]"
+    if not t.has_filled(registers):
+        code = t.written(code, t.buffer_of(parts[0].source))
+    return Value(f"pairs64({code})", "uint64", True, True)
+
+
 @row("ptx.mov_pack_b16x2", "ptx.mov_pack_b16x4", "ptx.mov_pack_b32x2", "ptx.mov_pack_b32x4",
      "ptx.mov_pack_b64x2", vectorizable=True)  # fmt: skip
 def pack(t: Any, call: Any) -> None:
     (target,), parts = call.operands.values()
+    size = int(call.mods["type"][1:]) // len(parts)
+    pairs = _pairs(t, parts) if (size, len(parts)) == (32, 2) else None
+    if pairs is not None:
+        _store(t, target, pairs)
+        return
     values = [t.expr(p) for p in parts]
-    size = int(call.mods["type"][1:]) // len(values)
     raws = [t.integer(Value(t.raw(v, v.dtype), f"uint{size}", v.lane, v.loop)) for v in values]
     lane, loop = _flags(values)
     if size * len(values) == 32:
@@ -364,7 +389,10 @@ def pack(t: Any, call: Any) -> None:
         _store(t, target, Value(f"({low} | {high} << 16)", "uint32", lane, loop))
         return
     if size == 32 and len(values) == 2:
-        code = f"pack64({t.raw(values[0], values[0].dtype)}, {t.raw(values[1], values[1].dtype)})"
+        low, high = (t.raw(v, v.dtype) for v in values)
+        code = f"pack64({low}, {high})"
+        if low.isdigit() and high.isdigit():
+            code = str(int(low) | int(high) << 32)
     else:
         code = f"joined({size}, {', '.join(v.code for v in raws)})"
     _store(t, target, Value(code, f"uint{size * len(values)}", lane, loop))

@@ -113,6 +113,9 @@ def tcgen05_ld(t: Any, call: Any) -> None:
     t.mark()
     view = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
     t.emit(f"tcgen05_ld(w, {view}, {where}, {_transfer(call)}{_mask_kw(t)})")
+    for registers, _ in runs:
+        t.unsettle(registers.root)
+        t.fill(registers)
 
 
 @row("ptx.tcgen05_st", "ptx.tcgen05_st_split")

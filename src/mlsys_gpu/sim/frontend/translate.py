@@ -9,16 +9,20 @@ runs on scalars; a branch that some lanes take runs under a mask.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
-from mlsys_gpu.sim.frontend import analysis, control, coverage, families, table
+from mlsys_gpu.sim.frontend import analysis, control, coverage, families, overflow, table
 from mlsys_gpu.sim.frontend.control import Context, Frame
 from mlsys_gpu.sim.frontend.hoist import hoist
+from mlsys_gpu.sim.frontend.reroll import reroll
 from mlsys_gpu.sim.frontend.values import (
     BYTES,
     FLOATS,
@@ -82,23 +86,38 @@ class Translator:
         self.emitted_site: int | None = None
         self.override: list[tuple[str, int]] | None = None
         self.static_shared = 0
-        #: Scalars that every path writes before it reads them; and where each one is declared.
+        #: Scalars, and parts (bytes) of arrays, that every path to here has written.
         self.assigned: set[int] = set()
-        self.declared: dict[int, int] = {}
+        self.filled: dict[int, list[tuple[int, int]]] = {}
         self.grain = 4
         self.moved = False  # the value being read is only moved (see carried)
-        self.facts = analysis.analyse(lowered.device, lowered.launch)
+        #: Parts (bytes) of arrays that tcgen05.ld fills of which it is known that they are filled;
+        #: and arrays into which the current block has loaded.
+        self.settled: dict[int, list[tuple[int, int]]] = {}
+        self.unsettled: set[int] = set()
+        self.device: Any = lowered.device
+        #: Loops that :func:`reroll` has made: they run as slices, or unrolled.
+        self.rerolled: dict[int, dict[int, tuple[int, ...]]] = {}
+        #: Arrays of numbers that the source uses, by their expressions.
+        self.arrays: dict[str, str] = {}
+        if not debug:
+            body, self.rerolled = reroll(self.device.body)
+            if self.rerolled:
+                self.device = self.device.with_body(body)
+        self.facts = analysis.analyse(self.device, lowered.launch)
+        self.products = overflow.Products(self.device, lowered.launch, self.facts)
 
     # ------------------------------------------------------------------------------ output
 
     def program(self) -> Program:
-        device: Any = self.lowered.device
+        device = self.device
         self.emit("tid = w.tid")
         self.emit("tidc = tid[:, None]")
         self.emit("bx, by, bz = w.block")
         self.emit("wid = w.id")
         self.emit("SB = w.base + 1024")  # dynamic shared memory, behind the system's kilobyte
         self.emit("GB = SB + (1 << 40)")
+        start = len(self.lines)
         control.begin(self)
         for i, param in enumerate(device.params):
             name = self.fresh("p_" + str(param.name))
@@ -106,6 +125,7 @@ class Translator:
             scalar = type(param.ty).__name__ == "PrimType"
             self.vars[_id(param)] = Value(name, str(param.ty) if scalar else "handle")
         self.stmt(device.body)
+        self.lines[start:start] = [f"    {name} = {code}" for code, name in self.arrays.items()]
         self.emit("return")
         self.emit("yield")  # a warp that never waits is a generator too
         if not any(line.lstrip().startswith("partial(") for line in self.lines):
@@ -237,8 +257,9 @@ class Translator:
                 return name if name not in taken else next(n for n in numbered if n not in taken)
         return ""
 
-    def block(self) -> _Indent:
-        return _Indent(self)
+    def block(self, again: Any = None) -> _Indent:
+        """An indented block; ``again``: the statement whose rounds it is the code of."""
+        return _Indent(self, again)
 
     # -------------------------------------------------------------------------- statements
 
@@ -317,7 +338,7 @@ class Translator:
             parts = []
             for part in value.parts:
                 name = self.fresh(str(stmt.var.name))
-                self.emit(f"{name} = held({part.code})")
+                self.emit(f"{name} = {_held(part.code)}")
                 parts.append(Value(name, part.dtype, part.lane, part.loop))
             self.vars[_id(stmt.var)] = _vector(parts, value.dtype)
             self.declare(str(stmt.var.name), self.vars[_id(stmt.var)].code, value.dtype, "vector")
@@ -329,7 +350,7 @@ class Translator:
             self.declare(str(stmt.var.name), value.code, value.dtype, _kind(value))
             return
         name = self.fresh(str(stmt.var.name))
-        self.emit(f"{name} = held({value.code})")
+        self.emit(f"{name} = {_held(value.code)}")
         self.vars[_id(stmt.var)] = Value(name, value.dtype, value.lane, value.loop)
         self.declare(str(stmt.var.name), name, value.dtype, _kind(value))
 
@@ -358,8 +379,8 @@ class Translator:
         if self.slice is not None:
             self.slice.inner.add(_id(buffer))
         root.name = self.fresh(name)
-        self.declared[_id(root.var)] = self.depth
         self.assigned.discard(_id(root.var))
+        self.filled.pop(_id(root.var), None)
         self.buffers[_id(buffer)] = Buffer(name, dtype, "local", root=root)
         if root.unused:
             return
@@ -460,6 +481,7 @@ class Translator:
             return False
         saved = (len(self.lines), dict(self.vars), dict(self.buffers), self.emitted_site, self.site)
         debug = (len(self.stops), len(self.scopes), self.scope, self.stopped)
+        known = self.known()
         name = self.fresh(str(stmt.loop_var.name))
         self.slice = SliceLoop(stmt.loop_var, name, count)
         start = int(low.value)
@@ -468,11 +490,15 @@ class Translator:
         self.declare(str(stmt.loop_var.name), name, str(stmt.loop_var.ty), "loop")
         if start:
             self.slice.exprs[_id(stmt.loop_var)] = None
+        self.slice.tables = self.rerolled.get(_id(stmt), {})
+        for key, values in self.slice.tables.items():
+            self.vars[key] = Value(f"{self.array(values)}[None, :]", "int32", loop=True)
         try:
             self.stmt(stmt.body)
             self.finish_slice(self.slice)
         except NotVectorizable:
             lines, self.vars, self.buffers, self.emitted_site, self.site = saved
+            self.settled, self.filled, self.assigned = known
             del self.lines[lines:]
             stops, scopes, self.scope, self.stopped = debug
             del self.stops[stops:], self.scopes[scopes:]
@@ -480,7 +506,15 @@ class Translator:
             return False
         self.slice = None
         self.scope = debug[2]
+        lines = saved[0]
+        if not any(re.search(rf"\b{name}\b", line) for line in self.lines[lines + 1 :]):
+            del self.lines[lines]
         return True
+
+    def array(self, numbers: Any) -> str:
+        """The name of an array of numbers."""
+        code = f"np.array([{', '.join(map(str, numbers))}])"
+        return self.arrays.setdefault(code, f"numbers_{len(self.arrays)}")
 
     def finish_slice(self, loop: SliceLoop) -> None:
         """Refuse loops that carry a value from one iteration to the next; keep last values."""
@@ -508,6 +542,8 @@ class Translator:
                 last = _rows(f"{last}[:, 0]", count)
             view = self.view(root, dtype)
             self.emit(f"{view}[:, {first}:{first} + {count}] = {last}")
+            if first.isdigit():
+                self.fill(Registers(root, dtype, first, count, 0, int(first)))
         for key, value in loop.temps.items():
             if key in loop.inner:
                 continue
@@ -524,6 +560,8 @@ class Translator:
             if self.context.kept is not None and root.kind == "lane":
                 code = f"np.where({self.context.kept}, {code}, {root.name})"
             self.emit(f"{root.name} = {code}")
+            if self.context.everyone:
+                self.assigned.add(key)
 
     def check_groups(self, loop: SliceLoop) -> None:
         """Refuse loops in which registers that every iteration writes meet others of the array."""
@@ -534,7 +572,7 @@ class Translator:
                 continue
             try:
                 size = BYTES[dtype]
-                span = (int(first) * size, count * size, 0)
+                span = ("", int(first) * size, count * size, 0)
             except ValueError:
                 raise NotVectorizable("registers at an offset known only at run time") from None
             met = [*others, *groups.get(key, [])]
@@ -566,19 +604,44 @@ class Translator:
             self.mark()
             where = f", {span[0]}, {span[1]}, {BYTES[span[2]]}" if span is not None else ""
             self.emit(f"wgmma_touch(w, {root.name}, {write}, {str(root.var.name)!r}{where})")
-        if root.loaded:
+        if root.loaded and not self.settle(root, span):
             self.mark()
-            if span is None:
-                self.emit(f"tcgen05_touch(w, {root.name}, {write})")
-            else:
-                view = self.view(root, span[2])
-                self.emit(f"tcgen05_touch(w, {view}[:, {span[0]}:{span[1]}], {write})")
+            where = f", {span[0]}, {span[1]}, {BYTES[span[2]]}" if span is not None else ""
+            self.emit(f"tcgen05_touch(w, {root.name}, {write}{where})")
+
+    def settle(self, root: Root, span: tuple[str, str, str] | None) -> bool:
+        """Whether all registers of a span have been asked for since the last load into the array,
+        on every path that leads here; from now on they have been."""
+        asked = self.settled.setdefault(_id(root.var), [])
+        whole = root.size * BYTES[root.dtype]
+        low, high = 0, whole
+        if span is not None:
+            size = BYTES[span[2]]
+            first, _, more = span[1].partition(" + ")
+            if not (first.isdigit() and more.isdigit()):
+                return _covered(asked, 0, whole)
+            low, high = int(first) * size, (int(first) + int(more)) * size
+        if _covered(asked, low, high):
+            return True
+        asked.append((low, high))
+        return False
+
+    def known(self) -> tuple[Any, Any, Any]:
+        """What is known of registers here (a copy): what has been asked for, what is written."""
+        settled = {key: list(parts) for key, parts in self.settled.items()}
+        filled = {key: list(parts) for key, parts in self.filled.items()}
+        return settled, filled, set(self.assigned)
+
+    def unsettle(self, root: Root) -> None:
+        """A load into an array has been issued: its registers are to be asked for again."""
+        self.settled.pop(_id(root.var), None)
+        self.unsettled.add(_id(root.var))
 
     def touch_registers(self, registers: Registers, write: bool) -> None:
         """:meth:`touch` for consecutive registers, in all iterations of a slice."""
         n = registers.count
-        if self.slice is not None and registers.step:
-            n += (self.slice.extent - 1) * registers.step
+        if self.slice is not None:
+            n += _last(registers.step, self.slice.extent)
         span = (registers.first, f"{registers.first} + {n}", registers.dtype)
         self.touch(registers.root, write, span)
 
@@ -610,7 +673,10 @@ class Translator:
                 raise NotVectorizable("an index that is no arithmetic progression")
             self.touch_registers(registers, False)
             value = self.read_registers(registers, 1)
-            code = self.written(value.code, buffer)
+            code = value.code
+            own = (_id(root.var), registers.dtype, registers.first, 1) in loop.groups
+            if not own and not self.has_filled(registers):
+                code = self.written(code, buffer)
             return Value(code, value.dtype, value.lane, value.loop)
         where = self.register_index(buffer, index)
         view = self.view(root, buffer.dtype)
@@ -621,8 +687,56 @@ class Translator:
         if self.context.lane is not None:
             code = self.written(f"{view}[{self.context.lane}, {where.code}]", buffer)
             return self.integer(Value(code, buffer.dtype))
-        code = self.written(f"{view}[:, {where.code}]", buffer)
+        code = f"{view}[:, {where.code}]"
+        constant = where.code.isdigit()
+        one = Registers(root, buffer.dtype, where.code, 1, 0, int(where.code) if constant else 0)
+        if not (constant and self.has_filled(one)):
+            code = self.written(code, buffer)
         return self.integer(Value(code, buffer.dtype, True))
+
+    def extent_of(self, registers: Registers) -> tuple[int, int]:
+        """First and past the last byte that registers occupy, in all iterations of a slice."""
+        size, n = BYTES[registers.dtype], registers.count
+        if self.slice is not None:
+            n += _last(registers.step, self.slice.extent)
+        return registers.offset * size, (registers.offset + n) * size
+
+    def fill(self, registers: Registers, gaps: bool = False) -> None:
+        """Registers have been written, for all lanes. ``gaps``: with others between them."""
+        if registers.rest or not self.context.everyone:
+            return
+        parts = self.filled.setdefault(_id(registers.root.var), [])
+        low, high = self.extent_of(registers)
+        size = BYTES[registers.dtype]
+        wide = registers.count * size
+        if gaps and registers.step != registers.count and self.slice is not None:
+            starts = _starts(registers.step, self.slice.extent)
+            parts += [(low + at * size, low + at * size + wide) for at in starts]
+        else:
+            parts.append((low, high))
+        parts.sort()
+        merged = [parts[0]]
+        for first, last in parts[1:]:
+            if first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+            else:
+                merged.append((first, last))
+        parts[:] = merged
+
+    def has_filled(self, registers: Registers) -> bool:
+        """Whether registers have been written on every path that leads here."""
+        parts = self.filled.get(_id(registers.root.var))
+        if not parts:
+            return False
+        if registers.rest:
+            return _covered(parts, 0, registers.root.size * BYTES[registers.root.dtype])
+        low, high = self.extent_of(registers)
+        size = BYTES[registers.dtype]
+        if registers.step in (0, registers.count) or self.slice is None:
+            return _covered(parts, low, high)
+        wide = registers.count * size
+        starts = [low + at * size for at in _starts(registers.step, self.slice.extent)]
+        return all(_covered(parts, at, at + wide) for at in starts)
 
     def written(self, code: str, buffer: Buffer) -> str:
         """The code of a register's value, checked where an unwritten one can be told apart."""
@@ -682,7 +796,7 @@ class Translator:
         if root.kind != "array" and root.size == 1:
             if loop is not None:
                 name = self.fresh(root.name or "t")
-                self.emit(f"{name} = held({value.code})")
+                self.emit(f"{name} = {_held(value.code)}")
                 loop.temps[_id(root.var)] = Value(name, buffer.dtype, value.lane, value.loop)
                 loop.exprs[_id(root.var)] = source
                 return
@@ -691,9 +805,9 @@ class Translator:
             elif root.kind == "lane" and self.context.kept is not None:
                 self.emit(f"{root.name} = np.where({self.context.kept}, {value.code}, {root.name})")
             else:
-                code = self.widened(root, value.code) if value.uniform else f"held({value.code})"
+                code = self.widened(root, value.code) if value.uniform else _held(value.code)
                 self.emit(f"{root.name} = {code}")
-            if self.depth <= self.declared.get(_id(root.var), 0) and self.context.everyone:
+            if self.context.everyone:
                 self.assigned.add(_id(root.var))
             return
         if root.kind == "list":
@@ -726,6 +840,8 @@ class Translator:
             self.emit(f"{view}[{mask}, {where.code}] = {picked}")
         else:
             self.emit(f"{view}[:, {where.code}] = {value.code}")
+            if where.code.isdigit():
+                self.fill(Registers(root, buffer.dtype, where.code, 1, 0, int(where.code)))
 
     def unwritten(self, dtype: str) -> str:
         """The value of a variable before it is written; addresses have none to tell it by."""
@@ -779,15 +895,17 @@ class Translator:
             if term is None:
                 return None
             terms.append(term)
+        terms = [_normal(*term) for term in terms]
         step, constant, rest = terms[0]
         for i, (s, c, r) in enumerate(terms):
             if s != step or c != constant + i or r != rest:
                 return None
         first = str(constant) if not rest else f"({rest} + {constant})"
-        return Registers(root, buffer.dtype, first, len(indices), step)
+        return Registers(root, buffer.dtype, first, len(indices), step, constant, rest)
 
-    def affine(self, expr: Any) -> tuple[int, int, str] | None:
-        """An index as ``step * loop + constant + rest`` with a uniform source ``rest``."""
+    def affine(self, expr: Any) -> tuple[Any, int, str] | None:
+        """An index as ``step * loop + constant + rest`` with a uniform source ``rest``; ``step`` may
+        be a number for each iteration instead (see :class:`Registers`)."""
         kind = type(expr).__name__
         if kind == "IntImm":
             return 0, int(expr.value), ""
@@ -797,6 +915,8 @@ class Translator:
                 return 1, 0, ""
             if loop is not None and loop.exprs.get(_id(expr)) is not None:
                 return self.affine(loop.exprs[_id(expr)])
+            if loop is not None and _id(expr) in loop.tables:
+                return loop.tables[_id(expr)], 0, ""
         if kind == "TensorLoad" and self.slice is not None:
             buffer = self.buffers.get(_id(expr.source))
             if buffer is not None and buffer.root is not None:
@@ -808,9 +928,10 @@ class Translator:
             if a is None or b is None:
                 return None
             if kind == "Add":
-                return a[0] + b[0], a[1] + b[1], " + ".join(x for x in (a[2], b[2]) if x)
+                step = _each(lambda x, y: x + y, a[0], b[0], self.slice)
+                return step, a[1] + b[1], " + ".join(x for x in (a[2], b[2]) if x)
             return (
-                a[0] - b[0],
+                _each(lambda x, y: x - y, a[0], b[0], self.slice),
                 a[1] - b[1],
                 (a[2] or "0" if b[2] else a[2]) + (f" - ({b[2]})" if b[2] else ""),
             )
@@ -821,10 +942,11 @@ class Translator:
                     n = int(y.value)
                     if a is None:
                         return None
-                    return a[0] * n, a[1] * n, f"({a[2]}) * {n}" if a[2] else ""
+                    step = _each(lambda x, y: x * y, a[0], n, None)
+                    return step, a[1] * n, f"({a[2]}) * {n}" if a[2] else ""
         if kind in ("FloorDiv", "Div") and type(expr.b).__name__ == "IntImm":
             a, n = self.affine(expr.a), int(expr.b.value)
-            if a is not None and n > 0 and a[0] % n == 0 and not a[2]:
+            if a is not None and isinstance(a[0], int) and n > 0 and a[0] % n == 0 and not a[2]:
                 return a[0] // n, a[1] // n, ""
         value = self.expr(expr)
         if value.uniform and value.parts is None:
@@ -866,24 +988,51 @@ class Translator:
 
     def _span(self, registers: Registers) -> tuple:
         size = BYTES[registers.dtype]
-        try:
-            first = int(registers.first)
-        except ValueError:
-            raise NotVectorizable("registers at an offset known only at run time") from None
-        return first * size, registers.count * size, registers.step * size
+        first, count, step = registers.offset, registers.count, registers.step
+        return (
+            registers.rest,
+            first * size,
+            count * size,
+            _each(lambda x, y: x * y, step, size, None),
+        )
 
-    def within(self, registers: Registers, loop: SliceLoop) -> None:
-        """Leave indices that run past the array to the ordinary loop, which reports them."""
-        first, count, step = self._span(registers)
-        end = first + (loop.extent - 1) * step + count
-        if first < 0 or end > registers.root.size * BYTES[registers.root.dtype]:
+    def within(self, registers: Registers, loop: SliceLoop) -> str:
+        """Source of the first register of a slice; the slice lies inside the array.
+
+        Indices that run past it are left to the ordinary loop, which reports them.
+        """
+        rest, first, count, step = self._span(registers)
+        if registers.root.fragment and rest:
+            raise NotVectorizable("registers of a wgmma at an offset known only at run time")
+        whole = registers.root.size * BYTES[registers.root.dtype]
+        length = _last(step, loop.extent) + count
+        if length > whole or (not rest and (first < 0 or first + length > whole)):
             raise NotVectorizable("registers past the end of their array")
+        if not rest:
+            return registers.first
+        size = BYTES[registers.dtype]
+        self.mark()
+        name = self.fresh("i")
+        call = f"{registers.first}, {length // size}, {whole // size}, {registers.root.name!r}"
+        self.emit(f"{name} = register_range(w, {call})")
+        return name
+
+    def places(self, registers: Registers, first: str) -> str:
+        """Source of the indices of registers without a fixed step, ``count`` for each iteration."""
+        assert isinstance(registers.step, tuple)
+        offset = 0 if registers.rest else registers.offset
+        numbers = [offset + at + i for at in registers.step for i in range(registers.count)]
+        name = self.array(numbers)
+        return f"{first} + {name}" if registers.rest else name
 
     def _slice_code(self, view: str, registers: Registers, loop: SliceLoop) -> str:
-        n, g, step, first = loop.extent, registers.count, registers.step, registers.first
-        if step < g:
+        n, g, step = loop.extent, registers.count, registers.step
+        if not _apart(step, g):
             raise NotVectorizable("registers that overlap between iterations")
-        self.within(registers, loop)
+        first = self.within(registers, loop)
+        if isinstance(step, tuple):
+            code = f"{view}[:, {self.places(registers, first)}]"
+            return code if g == 1 else f"{code}.reshape(32, {n}, {g})"
         if g == 1:
             return f"{view}[:, {first}:{first} + {(n - 1) * step + 1}:{step}]"
         if step == g:
@@ -905,9 +1054,12 @@ class Translator:
                 self.emit(f"{view}[{mask}, {where}] = {picked}")
             else:
                 self.emit(f"{view}[:, {where}] = {value.code}")
+                self.fill(registers)
             return
         if self.context.kept is not None:
             raise NotVectorizable("registers written under a mask")
+        if registers.step:
+            self.fill(registers, gaps=True)
         if registers.step == 0:
             name = self.fresh("g")
             self.emit(f"{name} = {value.code}")
@@ -916,10 +1068,15 @@ class Translator:
             return
         loop.writes.setdefault(_id(root.var), set()).add(self._span(registers))
         n, step = loop.extent, registers.step
-        if step < g:
+        if not _apart(step, g):
             raise NotVectorizable("registers that overlap between iterations")
-        self.within(registers, loop)
-        if g == 1:
+        first = self.within(registers, loop)
+        if isinstance(step, tuple):
+            code = value.code
+            if g > 1:
+                code = f"np.broadcast_to({code}, (32, {n}, {g})).reshape(32, {n * g})"
+            self.emit(f"{view}[:, {self.places(registers, first)}] = {code}")
+        elif g == 1:
             self.emit(f"{view}[:, {first}:{first} + {(n - 1) * step + 1}:{step}] = {value.code}")
         elif step == g:
             flat = f"np.broadcast_to({value.code}, (32, {n}, {g})).reshape(32, {n * g})"
@@ -1047,6 +1204,9 @@ class Translator:
             if dtype in FLOATS:
                 return f"np.ascontiguousarray({value.code}).view({unsigned})"
             return f"({value.code}).astype({NUMPY[dtype]}).view({unsigned})"
+        number = _LITERAL.fullmatch(value.code)
+        if dtype == "float32" and number is not None:
+            return str(int(np.float32(float(number[1])).view(np.uint32)))
         if dtype in FLOATS:
             return f"{NUMPY[dtype]}({value.code}).view({unsigned})"
         if dtype == "bool":
@@ -1179,6 +1339,10 @@ class Translator:
             return Value(code, dtype, lane, loop)
         if sign == "+" and "0" in (a.code, b.code):
             return b if a.code == "0" else a
+        if a.code.isdigit() and b.code.isdigit() and not dtype.startswith(("float", "uint")):
+            number = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}.get(sign)
+            if number is not None:
+                return Value(str(number(int(a.code), int(b.code))), dtype)
         code = f"({a.code} {sign} {b.code})"
         if dtype == "uint32":
             code = f"({code} & 0xFFFFFFFF)"
@@ -1193,7 +1357,12 @@ class Translator:
         return self.arithmetic(expr, "-")
 
     def expr_Mul(self, expr: Any) -> Value:
-        return self.arithmetic(expr, "*")
+        if not self.products.unbounded(expr):
+            return self.arithmetic(expr, "*")
+        a, b, lane, loop = self.binary(expr)
+        self.mark()
+        mask = f", {self.context.mask}" if lane and self.context.mask else ""
+        return Value(f"product32(w, {a.code}, {b.code}{mask})", "int32", lane, loop)
 
     def expr_Div(self, expr: Any) -> Value:
         a, b, lane, loop = self.binary(expr)
@@ -1308,7 +1477,9 @@ class Translator:
         if test.uniform or not analysis.loads(expr):
             return self.expr(expr)
         if self.slice is not None:
-            raise NotVectorizable("a load that a condition guards")
+            if not analysis.only_registers(expr):
+                raise NotVectorizable("a load that a condition guards")
+            return self.carried(expr)  # what other lanes hold is read, and dropped
         outer = self.context
         mask = self.fresh("m")
         within = f" & {outer.mask}" if outer.mask else ""
@@ -1512,6 +1683,7 @@ class _Predicate:
             self.t.context = Context(mask=mask)
         self.t.depth += 1
         self.t.emitted_site = None
+        self.known = self.t.known()
         self.t.emit("pass")
         self.indent = True
 
@@ -1520,19 +1692,25 @@ class _Predicate:
         if self.indent:
             self.t.depth -= 1
             self.t.emitted_site = None
+            self.t.settled, self.t.filled, self.t.assigned = self.known
 
 
 class _Indent:
     """An indented block; the site that was current outside is unknown after it."""
 
-    def __init__(self, t: Translator):
+    def __init__(self, t: Translator, again: Any = None):
         self.t = t
+        self.again = again
 
     def __enter__(self) -> None:
         self.t.depth += 1
         self.t.emitted_site = None
         self.start = len(self.t.lines)
         self.scope, self.t.stopped = self.t.scope, None
+        self.known, self.unsettled = self.t.known(), self.t.unsettled
+        self.t.unsettled = set()
+        if self.again is not None and analysis.loads_tensor_memory(self.again):
+            self.t.settled = {}
 
     def __exit__(self, *error: Any) -> None:
         if len(self.t.lines) == self.start:
@@ -1540,6 +1718,10 @@ class _Indent:
         self.t.depth -= 1
         self.t.emitted_site = None
         self.t.scope, self.t.stopped = self.scope, None
+        inside = self.t.unsettled
+        settled, self.t.filled, self.t.assigned = self.known
+        self.t.settled = {k: parts for k, parts in settled.items() if k not in inside}
+        self.t.unsettled = self.unsettled | inside
 
 
 # ------------------------------------------------------------------------------------- helpers
@@ -1603,15 +1785,107 @@ def _size(buffer: Any) -> int:
 
 
 def _overlap(one: tuple, other: tuple, extent: int) -> bool:
-    """Whether two register spans (first, bytes, step) meet in different iterations."""
-    (a, na, sa), (b, nb, sb) = one, other
-    for i in range(extent):
-        for j in range(extent):
-            if i != j or one != other:
-                lo, hi = a + i * sa, b + j * sb
-                if lo < hi + nb and hi < lo + na:
-                    return True
-    return False
+    """Whether two register spans (rest, first, bytes, step) meet in different iterations.
+
+    Spans with different rests may lie anywhere.
+    """
+    (ra, a, na, sa), (rb, b, nb, sb) = one, other
+    if ra != rb:
+        return True
+    if isinstance(sa, tuple) or isinstance(sb, tuple):
+        ours, theirs = ([x + at for at in _starts(s, extent)] for x, s in ((a, sa), (b, sb)))
+        return any(
+            lo < hi + nb and hi < lo + na
+            for i, lo in enumerate(ours)
+            for j, hi in enumerate(theirs)
+            if i != j or one != other
+        )
+    if sa == sb:
+        apart = range(1 if one == other else 0, extent)
+        return any(-na < a - b + sign * i * sa < nb for i in apart for sign in (1, -1))
+    starts = [b + j * sb for j in range(extent)]
+    return any(
+        lo < hi + nb and hi < lo + na
+        for i in range(extent)
+        for lo in (a + i * sa,)
+        for hi in starts
+    )
+
+
+def _starts(step: int | tuple[int, ...], extent: int) -> list[int]:
+    """How far each iteration's registers are from the first one's."""
+    return list(step) if isinstance(step, tuple) else [i * step for i in range(extent)]
+
+
+def _last(step: int | tuple[int, ...], extent: int) -> int:
+    return max(step) if isinstance(step, tuple) else (extent - 1) * step
+
+
+def _apart(step: int | tuple[int, ...], count: int) -> bool:
+    """Whether ``count`` registers of each iteration are no other iteration's."""
+    if not isinstance(step, tuple):
+        return step >= count
+    order = sorted(step)
+    return order[0] == 0 and all(b - a >= count for a, b in itertools.pairwise(order))
+
+
+def _each(function: Any, a: Any, b: Any, loop: SliceLoop | None) -> Any:
+    """A function of two steps, either of which may be a number for each iteration."""
+    if not isinstance(a, tuple) and not isinstance(b, tuple):
+        return function(a, b)
+    if loop is not None:
+        a, b = _starts(a, loop.extent), _starts(b, loop.extent)
+        return tuple(function(x, y) for x, y in zip(a, b, strict=True))
+    return tuple(function(x, b) for x in a)
+
+
+def _normal(step: Any, constant: int, rest: str) -> tuple[Any, int, str]:
+    """An index whose numbers for each iteration begin at 0; a progression as its step."""
+    if not isinstance(step, tuple):
+        return step, constant, rest
+    low = min(step)
+    moved = tuple(x - low for x in step)
+    by = moved[1] - moved[0]
+    if by >= 0 and all(x == i * by for i, x in enumerate(moved)):
+        return by, constant + low, rest
+    return moved, constant + low, rest
+
+
+#: A float32 constant in the emitted source.
+_LITERAL = re.compile(r"np\.float32\((?:float\(\")?(-?[\w.+-]+)(?:\"\))?\)")
+
+#: Calls whose results are arrays of their own, and arithmetic.
+_FRESH = re.compile(
+    r"(f32x2|f32|pack64|pairs64|extreme|approximate|pack_pair|spread|"
+    r"np\.(where|fmax|fmin|maximum|minimum|abs|exp|exp2|log|log2|sqrt|tanh))\("
+)
+
+
+def _held(code: str) -> str:
+    """An expression whose value is kept: copied where it may be a view that changes."""
+    if _FRESH.match(code) or (code.startswith("(") and " if " not in code):
+        depth = 0
+        operator = False
+        for i, letter in enumerate(code):
+            if letter in "([":
+                depth += 1
+            elif letter in ")]":
+                depth -= 1
+                if depth == 0 and i < len(code) - 1:
+                    return f"held({code})"
+            elif letter in "+-*/&|^<>" and depth == 1 and code[i - 1] == " ":
+                operator = True
+        if operator or not code.startswith("("):
+            return code
+    return f"held({code})"
+
+
+def _covered(parts: list[tuple[int, int]], low: int, high: int) -> bool:
+    """Whether intervals cover ``low`` to ``high``."""
+    for first, last in sorted(parts):
+        if first <= low < last:
+            low = last
+    return low >= high
 
 
 def _rows(code: str, count: int) -> str:

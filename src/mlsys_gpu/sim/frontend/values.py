@@ -74,14 +74,18 @@ class Buffer:
 class Registers:
     """Consecutive registers ``first … first + count - 1`` of a local array, seen as ``dtype``.
 
-    Inside a loop that is emitted as a slice, ``first`` advances by ``step`` with each iteration.
+    Inside a loop that is emitted as a slice, ``first`` advances by ``step`` with each iteration; or
+    ``step`` says for each iteration how far it is from the first.
     """
 
     root: Root
     dtype: str
     first: str  # source of a uniform integer
     count: int
-    step: int = 0
+    step: int | tuple[int, ...] = 0
+    #: ``first`` in two parts: a number, and the source of what is known at run time only.
+    offset: int = 0
+    rest: str = ""
 
 
 @dataclass
@@ -98,6 +102,8 @@ class SliceLoop:
     loads: set[str] = field(default_factory=set)
     stores: set[str] = field(default_factory=set)
     exprs: dict[int, Any] = field(default_factory=dict)
+    #: Variables that take other numbers than a progression's, with their values.
+    tables: dict[int, tuple[int, ...]] = field(default_factory=dict)
     inner: set[int] = field(default_factory=set)
 
 

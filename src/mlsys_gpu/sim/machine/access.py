@@ -784,7 +784,7 @@ def _peers_done(cta: Cta) -> None:
     if not cta.remote:
         return
     ended = np.max([np.maximum(w.clock[0], w.clock[2]) for w in cta.warps], axis=0)
-    for agent, value in cta.remote.items():
+    for agent, value in sorted(cta.remote.items(), key=lambda item: item[1] & SITE_MASK):
         if (value >> CLOCK_SHIFT) & CLOCK_MASK <= int(ended[agent]):
             continue
         cta.machine.report(

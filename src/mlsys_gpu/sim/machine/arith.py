@@ -8,6 +8,7 @@ Instructions", "Half Precision Floating-Point Instructions" and "Mixed Precision
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ _TINY = np.float32(1.1754944e-38)  # the smallest normal float32
 def _flush(x):
     """Subnormals to zeros of the same sign (``.ftz``)."""
     x = np.asarray(x, dtype=np.float32)
-    return np.where(np.abs(x) < _TINY, np.copysign(np.float32(0), x), x)
+    return x * (np.abs(x) >= _TINY)
 
 
 def _odd(s, error):
@@ -35,8 +36,13 @@ def _odd(s, error):
 def _sum(a, b):
     """``a + b`` of float64 values, rounded to odd."""
     s = a + b
+    return _odd(s, _lost(a, b, s))
+
+
+def _lost(a, b, s):
+    """What the float64 sum ``s`` of ``a`` and ``b`` lacks of the exact one."""
     t = s - a
-    return _odd(s, (a - (s - t)) + (b - t))
+    return (a - (s - t)) + (b - t)
 
 
 def _to_f32(s, mode: str):
@@ -52,6 +58,43 @@ def _to_f32(s, mode: str):
     return np.where(wide < s, np.nextafter(r, np.float32(np.inf)), r)
 
 
+#: Bits of a float64's significand that float32 has no room for, and what they are half-way.
+_BELOW, _HALF_WAY = (1 << 29) - 1, 1 << 28
+
+
+def _rounded(s, error, mode: str, ftz: bool):
+    """``s + error`` as float32: a float64 sum and what it lacks of the exact one (0 for a product).
+
+    Below float32's normal range (but for ``ftz``, which makes zeros of that), and half-way between
+    two values, by way of a sum rounded to odd.
+    """
+    if error is None:
+        error = np.zeros_like(s)
+    bits = s.view(np.int64)
+    if not ftz:
+        small = np.abs(s) < _TINY
+        if small.any() and (small & (s != 0)).any():
+            return _to_f32(_odd(s, error), mode)
+    if mode in ("rn", ""):
+        if (bits & _BELOW == _HALF_WAY).any():
+            s = _odd(s, error)
+        return s.astype(np.float32)
+    # towards zero: the significand cut off, after a step back where the sum went past the exact one
+    past = error * s < 0
+    cut = (bits - past) & ~_BELOW
+    if mode != "rz":
+        away = s < 0 if mode == "rm" else s > 0
+        inexact = (bits & _BELOW != 0) | (error != 0)
+        cut = cut + (away & inexact) * (_BELOW + 1)
+    r = cut.view(np.float64)
+    if ftz:
+        r = r * (np.abs(r) >= _TINY)
+    r = r.astype(np.float32)
+    if not np.isfinite(r).all():  # overflow: the largest number, or infinity away from zero
+        return _to_f32(np.where(np.isfinite(s), _odd(s, error), s), mode)
+    return r
+
+
 def _binary32(kind: str, mode: str, ftz: bool, sat: bool, args):
     args = [_flush(x) if ftz else np.asarray(x, dtype=np.float32) for x in args]
     if mode in ("rn", "") and kind != "fma":
@@ -59,15 +102,14 @@ def _binary32(kind: str, mode: str, ftz: bool, sat: bool, args):
         r = a + b if kind == "add" else a - b if kind == "sub" else a * b
     else:
         wide = [x.astype(np.float64) for x in args]
-        if kind == "add":
-            s = _sum(wide[0], wide[1])
-        elif kind == "sub":
-            s = _sum(wide[0], -wide[1])
-        elif kind == "mul":
-            s = wide[0] * wide[1]
+        if kind == "mul":
+            s, error = wide[0] * wide[1], None
         else:
-            s = _sum(wide[0] * wide[1], wide[2])
-        r = _to_f32(s, mode)
+            a = wide[0] * wide[1] if kind == "fma" else wide[0]
+            b = wide[2] if kind == "fma" else wide[1] if kind == "add" else -wide[1]
+            s = a + b
+            error = _lost(a, b, s)
+        r = _rounded(np.asarray(s), error, mode, ftz)
     if ftz:
         r = _flush(r)
     if sat:
@@ -86,7 +128,14 @@ def f32(kind: str, mode: str, ftz: bool, sat: bool, *args):
 
 
 def _halves(x):
+    if isinstance(x, int):
+        return _halves_of(x)
     return _parts(np.asarray(x, dtype=np.uint64), np.float32)
+
+
+@lru_cache(maxsize=1024)
+def _halves_of(x: int) -> np.ndarray:
+    return np.array([x], dtype=np.uint64).view(np.float32)
 
 
 def _parts(words: np.ndarray, dtype: Any) -> np.ndarray:
@@ -108,8 +157,18 @@ def pack64(low, high):
     """Two 32-bit values as one 64-bit, the first in the lower half."""
     if not isinstance(low, np.ndarray) and not isinstance(high, np.ndarray):
         return int(low) | int(high) << 32
-    low, high = np.broadcast_arrays(low, high)
-    return low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
+    shape = np.shape(low) or np.shape(high)
+    if np.ndim(high) and np.shape(high) != shape:
+        shape = np.broadcast_shapes(shape, np.shape(high))
+    words = np.empty((*shape, 2), dtype=np.uint32)
+    words[..., 0], words[..., 1] = low, high
+    return words.view(np.uint64)[..., 0]
+
+
+@op
+def pairs64(words):
+    """Neighbouring 32-bit values along the last axis as 64-bit ones."""
+    return np.ascontiguousarray(words).view(np.uint64)
 
 
 @op
@@ -117,6 +176,8 @@ def unpack64(value, which: int):
     """The lower (0) or upper (1) half of a 64-bit value, as uint32."""
     if not isinstance(value, np.ndarray):
         return np.uint32(int(value) >> 32 * which & 0xFFFFFFFF)
+    if value.dtype == np.uint64 and value.flags.c_contiguous:
+        return value.view(np.uint32)[..., which::2]
     shifted = value.astype(np.uint64) >> np.uint64(32 * which)
     return (shifted & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 

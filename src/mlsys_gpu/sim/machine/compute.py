@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,6 +19,7 @@ OPS["f32_to_f16"] = numerics.f32_to_f16
 
 
 @op
+@lru_cache(maxsize=64)
 def poison(dtype: str):
     """What a register of a dtype holds before it is written: no number that looks right by chance.
 
@@ -98,6 +100,39 @@ def wrap(value, bits: int, signed: bool):
 
 
 @op
+def product32(w: Warp, a, b, mask=None):
+    """An int32 product of which an address is made; a finding where it leaves 32 bits.
+
+    C++ leaves that undefined; the value goes on as a GPU gives it, wrapped.
+    """
+    value = a * b
+    if not isinstance(value, np.ndarray):
+        if -0x80000000 <= value <= 0x7FFFFFFF:
+            return value
+        one, other, lanes = int(a), int(b), None
+    else:
+        outside = (value < -0x80000000) | (value > 0x7FFFFFFF)
+        if mask is not None and value.shape[0] == 32:
+            outside = outside & mask.reshape(-1, *[1] * (value.ndim - 1))
+        if not outside.any():
+            return value
+        factors = np.broadcast_arrays(a, b)
+        one, other = (int(factor[outside].flat[0]) for factor in factors)
+        lanes = outside.reshape(outside.shape[0], -1).any(axis=1) if value.shape[0] == 32 else None
+    if w.checks:
+        w.machine.report(
+            "integer-overflow",
+            w,
+            f"{one} * {other} = {one * other} does not fit into 32 bits, and an address is made of "
+            f"it: a GPU goes on with {wrap(one * other, 32, True)}",
+            memory="",
+            threads=w.threads(lanes),
+            fix='compute it in 64 bits: cast a factor first, T.Cast("int64", …) * …',
+        )
+    return wrap(value, 32, True)
+
+
+@op
 def register_index(w: Warp, index, size: int, name: str, mask=None):
     """An index into a local array of ``size`` registers; lanes outside the mask index nothing."""
     if not isinstance(index, np.ndarray):
@@ -119,6 +154,14 @@ def register_index(w: Warp, index, size: int, name: str, mask=None):
         )
         raise Stop
     return index
+
+
+@op
+def register_range(w: Warp, first, count: int, size: int, name: str):
+    """The first of ``count`` registers of a local array of ``size``, which must hold them all."""
+    if not 0 <= first <= size - count:
+        register_index(w, first if first < 0 else first + count - 1, size, name)
+    return first
 
 
 @op
@@ -271,8 +314,12 @@ def words(value) -> np.ndarray:
 @op
 def pack_pair(low, high, dtype: str):
     """Two float32 values rounded to 16 bits each and packed into 32, ``low`` in the lower half."""
-    pair = numerics.from_f32(np.stack(np.broadcast_arrays(low, high), axis=-1), dtype)
-    words = np.ascontiguousarray(pair).view(np.uint32)[..., 0]
+    shape = np.shape(low)
+    if np.shape(high) != shape:
+        shape = np.broadcast_shapes(shape, np.shape(high))
+    pair = np.empty((*shape, 2), dtype=np.float32)
+    pair[..., 0], pair[..., 1] = low, high
+    words = numerics.from_f32(pair, dtype).view(np.uint32)[..., 0]
     return int(words) if words.ndim == 0 else words.astype(np.int64)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_gpu.sim.machine import memory
-from mlsys_gpu.sim.machine.clocks import BARRIERS, UNITS, Agents, stamp
+from mlsys_gpu.sim.machine.clocks import BARRIERS, CLOCK_SHIFT, SITE_MASK, UNITS, Agents, stamp
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import Finding, Location, Report, coverage_map
 
@@ -484,6 +484,13 @@ READINGS = {
             "publishes nothing there"
         ),
     },
+    "tcgen05-dealloc": {
+        "pair": (
+            "a dealloc of cta_group::2 gives back the columns of both CTAs of the pair: the peer's "
+            "accesses to its own part must be over, too"
+        ),
+        "own": "a dealloc of cta_group::2 gives back the executing CTA's columns alone",
+    },
     "tcgen05-ld": {
         "dependency": (
             "a use of its registers waits for a tcgen05.ld (PTX ISA, register dependencies), but "
@@ -827,14 +834,8 @@ class Machine:
         return cluster
 
     def cancel(self) -> tuple[int, int, int] | None:
-        """Take the next cluster that has not started (cluster launch control), if there is one.
-
-        Clusters that run here one after the other run side by side on a GPU: the seeded schedule
-        answers now and then that none is left, as if all others had started by then.
-        """
-        if not self.queue or (self.rng is not None and self.rng.random() < 1 / 8):
-            return None
-        return self.queue.popleft()
+        """Take the next cluster that has not started (cluster launch control), if there is one."""
+        return self.queue.popleft() if self.queue else None
 
     def report(
         self,
@@ -966,6 +967,9 @@ def execute(
             provenance.examine(machine, program, tensors)
         if _without_effect(machine):
             machine.findings.clear()
+        if checks and machine.completed and not machine.findings:
+            for tensor in machine.tensors:
+                _unwritten(machine, tensor)
         seconds = time.perf_counter() - start
     return Report(
         kernel=program.name,
@@ -1011,6 +1015,68 @@ def _without_effect(machine: Machine) -> bool:
     return again.completed and all(
         np.array_equal(t.data, u.data) for t, u in zip(machine.tensors, again.tensors, strict=True)
     )
+
+
+def _unwritten(machine: Machine, tensor) -> None:
+    """Report an output of which whole tiles are missing.
+
+    Only a warning: a kernel may mean to write a part. So the output must have been written for the
+    most part, by several CTAs, and what is missing must be as wide as the tiles beside it; and a
+    tensor that the kernel reads as well, or updates by atomics, is no plain output.
+    """
+    order = tensor.order
+    if order is None or order.reader is not None or order.strong is not None:
+        return
+    seen = coverage(tensor)
+    written, elements = seen["written"], seen["elements"]
+    if written is None or written == elements or 2 * written < elements:
+        return
+    if len(np.unique(tensor.writer)) < 3 or not _tiles_missing(tensor, order.writer):
+        return
+    machine.report(
+        "unwritten-output",
+        None,
+        f"{elements - written} of {elements} elements of {tensor.name} are never written"
+        + (f": {seen['missing']}" if seen["missing"] else ""),
+        memory=f"global memory, tensor {tensor.name}",
+        threads="all CTAs",
+        fix=(
+            "let the tiles cover the whole output: divide rounding up, and let all roles and CTAs "
+            "walk through the same tiles; where the rest is meant to stay as it was, this is right"
+        ),
+        site=int((order.writer[order.writer != 0] & SITE_MASK).min()),
+        severity="warning",
+    )
+
+
+def _tiles_missing(tensor, stamps: np.ndarray) -> bool:
+    """Whether what nobody has written of a tensor are bands of rows or columns between the edges of
+    tiles: places where one write ends and another begins."""
+    columns = tensor.shape[-1] * tensor.itemsize if tensor.shape else 0
+    if columns % tensor.grain or not columns:
+        return False
+    columns //= tensor.grain
+    words = stamps.reshape(-1)
+    table = words[: tensor.nbytes // tensor.grain // columns * columns].reshape(-1, columns)
+    missing = table == 0
+    bands = [missing.all(axis=1), missing.all(axis=0)]
+    if (missing != (bands[0][:, None] | bands[1][None, :])).any():
+        return False
+    who = table >> CLOCK_SHIFT
+    for axis, band in enumerate(bands):
+        if not band.any():
+            continue
+        kept = np.flatnonzero(~band)
+        lines = (who if axis == 0 else who.T)[kept][:, ~bands[1 - axis]]
+        apart = (lines[1:] != lines[:-1]).any(axis=1) & (kept[1:] == kept[:-1] + 1)
+        edges = kept[1:][apart]
+        if not edges.size:
+            return False
+        tile = int(np.gcd.reduce(edges))
+        ends = np.flatnonzero(np.diff(np.concatenate([[0], band.astype(np.int8), [0]])))
+        if tile < 8 or any(int(end) % tile and end != band.size for end in ends):
+            return False
+    return True
 
 
 def coverage(tensor) -> dict[str, Any]:

@@ -73,6 +73,8 @@ class Tmem:
         self.owner = np.zeros(COLUMNS, dtype=np.int32)
         #: For each column the stamp of the last dealloc.
         self.freed = np.zeros(COLUMNS, dtype=np.int64)
+        #: The same of the peer's dealloc, where there has been one for the pair.
+        self.pair_freed: np.ndarray | None = None
         self.allocations: dict[int, Allocation] = {}
         self.last: Allocation | None = None
         self.count = 0
@@ -138,6 +140,8 @@ def tcgen05_alloc(w: Warp, address, columns, group: int = 1, mask=None):
     tmem.owner[start : start + columns] = tmem.count
     tmem.allocations[start] = tmem.last = Allocation(columns, w.now | w.s, w)
     tmem.data[:, start : start + columns] = tmem.unwritten
+    if tmem.pair_freed is not None:
+        tmem.pair_freed[start : start + columns] = 0
     if w.checks:
         tmem.shadow.forget((slice(None), slice(start, start + columns)))
         tmem.unread[:, start : start + columns] = False
@@ -328,7 +332,12 @@ def _check_peer(w: Warp, peer: Cta, start: int, columns: int, access: Access) ->
     if held is not None:
         early = (held.made >> CLOCK_SHIFT) & CLOCK_MASK > access.clock[held.made >> AGENT_SHIFT]
     if not early:
-        _tmem_check(w, peer, slice(0, 8), start, columns, access)
+        if w.machine.reading("tcgen05-dealloc") == "pair":
+            _tmem_check(w, peer, slice(0, 8), start, columns, access)
+            if held is not None:
+                if theirs.pair_freed is None:
+                    theirs.pair_freed = np.zeros(COLUMNS, dtype=np.int64)
+                theirs.pair_freed[start : start + columns] = w.now | w.s
         return
     w.machine.report(
         "cta-group",
@@ -375,6 +384,10 @@ def _tmem_columns(
             related=[("given back", place)],
         )
         raise Stop
+    if tmem.pair_freed is not None and tmem.pair_freed[start:end].any():
+        freed = int(tmem.pair_freed[start:end].max())
+        late, early = (freed >> AGENT_SHIFT, freed & SITE_MASK), (agent, site)
+        _tmem_race(w, cta, start, "free", late, early, "tcgen05.dealloc", "uses")
     return tmem
 
 
@@ -1256,6 +1269,20 @@ class Transfer:
     site: int
     targets: list[np.ndarray]
     used: bool = False  # something has read the registers, and so waited for this load
+    #: The arrays that hold the registers, and which bytes of their rows they are.
+    places: list[tuple[np.ndarray, int, int]] | None = None
+
+    def fills(self, registers: np.ndarray, low: int, high: int) -> bool:
+        """Whether it fills some of the bytes ``low`` to ``high`` of the rows of an array."""
+        if self.places is None:
+            self.places = []
+            for target in self.targets:
+                array = target if target.base is None else target.base
+                start = target.ctypes.data - array.ctypes.data
+                self.places.append((array, start, start + target.itemsize * target.shape[1]))
+        return any(
+            array is registers and start < high and low < end for array, start, end in self.places
+        )
 
 
 class _Transfers:
@@ -1496,8 +1523,11 @@ def filling(w: Warp, registers: np.ndarray) -> list[int]:
 
 
 @op
-def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
-    """Threads read or write registers that a tcgen05.ld may still be filling.
+def tcgen05_touch(
+    w: Warp, registers: np.ndarray, write: bool, first: int = 0, last: int = 0, size: int = 0
+) -> None:
+    """Threads read or write registers that a tcgen05.ld may still be filling: those of an array
+    ``[32, R]`` from ``first`` up to ``last`` in units of ``size`` bytes, or all of them.
 
     A true dependency on the registers waits for them (PTX ISA, "Register dependencies, same
     thread"); that tensor memory has been read is another matter (see the reading "tcgen05-ld").
@@ -1505,11 +1535,8 @@ def tcgen05_touch(w: Warp, registers: np.ndarray, write: bool) -> None:
     transfers = w.state.get("tmem_load")
     if transfers is None or not transfers.pending:
         return
-    met = [
-        load
-        for load in transfers.pending
-        if any(np.may_share_memory(target, registers) for target in load.targets)
-    ]
+    low, high = (first * size, last * size) if size else (0, registers.strides[0])
+    met = [load for load in transfers.pending if load.fills(registers, low, high)]
     if not met:
         return
     transfers.pipe.drain()
