@@ -1017,3 +1017,138 @@ def test_a_product_that_overwrites_an_unread_one(schedule):
     change = {"False or i > 0": "False"}
     finding = run_product(change=change, **schedule).findings[0]
     assert (finding.code, finding.location.line) == ("discarded-product", line_of("tcgen05_mma("))
+
+
+# ------------------------------------------------------------------- kernels, and refusals
+
+MMA_TS = "tcgen05.mma.cta_group::1.kind::f16"
+COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"
+
+
+@pytest.mark.parametrize("off", [0, 0x0000FFFF], ids=["all lanes", "some lanes off"])
+def test_a_kernel_with_a_in_tensor_memory(off):
+    """Threads store A and the old D; one k16 step adds to D; lanes that are off keep theirs."""
+    idesc = 1 << 4 | 16 >> 3 << 17 | 128 >> 4 << 24
+
+    @T.prim_func
+    def kernel(
+        A: T.Buffer((128, 8), "uint32"),
+        B: T.Buffer((16, 16), "float16"),
+        D: T.Buffer((128, 16), "float32"),
+    ):
+        T.device_entry()
+        cta = T.cta_id([1])
+        warp = T.warp_id([4])
+        tid = T.thread_id([128])
+        pool = T.SMEMPool()
+        box = pool.alloc((1,), "uint32")
+        bar = pool.alloc((1,), "uint64", align=8)
+        Bs = pool.alloc((256,), "float16", align=1024)
+        pool.commit()
+        if warp == 0:
+            T.ptx[ALLOC](box.ptr_to([0]), T.uint32(32))
+        if tid == 0:
+            T.ptx.mbarrier.init.shared.b64(bar.ptr_to([0]), T.uint32(1))
+        if tid < 16:  # two chunks of 8 values along K, each 16 rows of 16 bytes
+            for k in T.serial(16):
+                Bs[k // 8 * 128 + tid * 8 + k % 8] = B[tid, k]
+        T.ptx.fence.proxy.async_.shared__cta()
+        T.cuda.cta_sync()
+        base: T.uint32 = box[0]
+        held = T.alloc_local((8,), "uint32")
+        acc = T.alloc_local((16,), "float32")
+        for i in T.unroll(8):
+            held[i] = A[tid, i]
+        for i in T.unroll(16):
+            acc[i] = D[tid, i]
+        T.ptx[ST.format("32x32b.x8")](base + T.uint32(16), *[held[i] for i in range(8)])
+        T.ptx[ST.format("32x32b.x16")](base, *[acc[i] for i in range(16)])
+        T.ptx[WAIT_ST]()
+        T.ptx.tcgen05.fence__before_thread_sync()
+        T.cuda.cta_sync()
+        T.ptx.tcgen05.fence__after_thread_sync()
+        if warp == 0:
+            if T.cuda.elect_sync():
+                desc: T.uint64
+                T.cuda.tcgen05.encode_matrix_descriptor(
+                    T.address_of(desc), Bs.ptr_to([0]), 16, 8, 0
+                )
+                T.ptx[MMA_TS](
+                    base,
+                    base + T.uint32(16),
+                    desc,
+                    T.uint32(idesc),
+                    T.uint32(off),
+                    T.uint32(0),
+                    T.uint32(0),
+                    T.uint32(0),
+                    T.ptx.pred(T.bool(True)),
+                )
+                T.ptx[COMMIT](bar.ptr_to([0]))
+        T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
+        T.ptx.tcgen05.fence__after_thread_sync()
+        T.ptx[LD.format("32x32b.x16")](*[acc[i] for i in range(16)], base)
+        T.ptx[WAIT_LD]()
+        for i in T.unroll(16):
+            D[tid, i] = acc[i]
+        T.ptx.tcgen05.fence__before_thread_sync()
+        T.cuda.cta_sync()
+        if warp == 0:
+            T.ptx[DEALLOC](base, T.uint32(32))
+
+    rng = np.random.default_rng(8)
+    a = rng.integers(-4, 4, (128, 16), endpoint=True).astype(np.float16)
+    b = rng.integers(-4, 4, (16, 16), endpoint=True).astype(np.float16)
+    before = rng.integers(-9, 9, (128, 16)).astype(np.float32)
+    expected = before + a.astype(np.float32) @ b.astype(np.float32).T
+    if off:
+        expected[:16] = before[:16]
+    for schedule in ("eager", "lazy"):
+        out = before.copy()
+        report = simulate(kernel, a.view(np.uint32).copy(), b, out, schedule=schedule)
+        assert not report.findings, report
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_what_is_left_for_later_has_no_row():
+    """Nothing of tcgen05 is accepted that the machine does not do: it is refused by its name."""
+    from tvm.backend.cuda.ptx.table import TABLE
+
+    from mlsys_gpu.sim.frontend import table
+
+    table.load()
+    known = {name for name in TABLE if "tcgen05" in name and "tirx.ptx." + name in table.ROWS}
+    assert known == {
+        "tcgen05_alloc", "tcgen05_dealloc", "tcgen05_relinquish_alloc_permit", "tcgen05_ld",
+        "tcgen05_ld_split", "tcgen05_st", "tcgen05_st_split", "tcgen05_wait", "tcgen05_mma_ss",
+        "tcgen05_mma_ts", "tcgen05_fence", "tcgen05_commit", "tcgen05_commit_multicast",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("kind::tf32", "tcgen05.mma.kind::tf32"), ("kind::f8f6f4", "tcgen05.mma.kind::f8f6f4"),
+     ("kind::i8", "tcgen05.mma.kind::i8"), ("kind::f16.collector::a::fill", "")],
+)  # fmt: skip
+def test_kinds_of_products(kind, words):
+    """Other kinds than f16 are refused by name; where A is kept is a hint."""
+    name = f"tcgen05.mma.cta_group::1.{kind}"
+
+    @T.prim_func
+    def kernel(X: T.Buffer((32,), "uint32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([32])
+        X[tid] = T.uint32(1)
+        if X[0] == T.uint32(7):
+            if T.cuda.elect_sync():
+                T.ptx[name](
+                    T.uint32(0), T.uint64(0), T.uint64(0), T.uint32(0), T.uint32(0), T.uint32(0),
+                    T.uint32(0), T.uint32(0), T.ptx.pred(T.bool(True)),
+                )  # fmt: skip
+
+    if words:
+        with pytest.raises(sim.Unsupported, match=words):
+            sim.compile(kernel, arch="blackwell")
+    else:
+        sim.compile(kernel, arch="blackwell")
