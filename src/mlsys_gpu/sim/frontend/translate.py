@@ -904,8 +904,8 @@ class Translator:
         return Registers(root, buffer.dtype, first, len(indices), step, constant, rest)
 
     def affine(self, expr: Any) -> tuple[Any, int, str] | None:
-        """An index as ``step * loop + constant + rest`` with a uniform source ``rest``; ``step`` may
-        be a number for each iteration instead (see :class:`Registers`)."""
+        """An index as ``step * loop + constant + rest`` with a uniform source ``rest``;
+        ``step`` may be a number for each iteration instead (see :class:`Registers`)."""
         kind = type(expr).__name__
         if kind == "IntImm":
             return 0, int(expr.value), ""
