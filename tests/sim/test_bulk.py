@@ -807,3 +807,109 @@ def test_forms_of_copies_in_a_kernel(name, seed):
     assert np.array_equal(out, tensor[4:] + 1)
     assert np.array_equal(Y[:128], X[:128])
     assert np.array_equal(Y[128:].reshape(4, 32), tensor[[3, 1, 2, 0]])
+
+
+# ------------------------------------------------------------------------ cluster launch control
+
+
+CLC = """
+    X = w.machine.pointers[0]
+    mbarrier_init(w, SB, 1)
+    turn = 0
+    while True:
+        mbarrier_arrive(w, SB, 1, 16, mask=True)
+        clc_try_cancel(w, SB + 16, SB, False, mask=0)
+        t = mbarrier_wait(w, SB, turn & 1)
+        if t is not None: yield t
+        turn += 1
+        response = wide(ld_shared(w, SB + 16, 8, 2))
+        if not clc_is_canceled(response): break
+        x, y, z = (clc_first_ctaid(w, response, axis) for axis in range(3))
+        w.machine.count(f"{x} {y} {z}")
+    w.machine.count("{0} {1} {2}".format(*w.block))
+    MORE
+"""
+GRID: dict[str, Any] = {"grid": (2, 3, 2), "tensors": [("X", np.zeros(4, np.uint32))]}
+
+
+def test_every_cluster_is_run_or_taken_over_once(schedule):
+    report = warps.run(CLC.replace("MORE", "pass"), **GRID, **schedule)
+    assert not report.findings, report
+    places = {k: n for k, n in report.counters.items() if k[0].isdigit()}
+    assert places == {f"{x} {y} {z}": 1 for x in range(2) for y in range(3) for z in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("clc_first_ctaid(w, response, 0)", "a response that cancelled nothing"),
+        ("clc_try_cancel(w, SB + 16, SB, False, mask=0)", "after a request that has failed"),
+    ],
+)
+def test_misuse_of_launch_control(more, words):
+    report = warps.run(CLC.replace("MORE", more), **GRID)
+    assert report.findings[0].code == "clc-protocol"
+    assert words in report.findings[0].message
+
+
+def test_a_response_that_is_overwritten_before_a_warp_has_read_it(schedule):
+    """Warp 1 reads the response; without its arrival nothing keeps warp 0 from asking again."""
+    body = """
+        if w.id == 0:
+            mbarrier_init(w, SB, 1)
+            mbarrier_init(w, SB + 8, 1)
+        await cta_sync(w)
+        for turn in range(2):
+            if w.id == 0:
+                mbarrier_arrive(w, SB, 1, 16, mask=True)
+                clc_try_cancel(w, SB + 16, SB, False, mask=0)
+            t = mbarrier_wait(w, SB, turn)
+            if t is not None: yield t
+            if w.id == 1:
+                ld_shared(w, SB + 16, 8, 2)
+                mbarrier_arrive(w, SB + 8, mask=True)
+            elif {waits}:
+                t = mbarrier_wait(w, SB + 8, turn)
+                if t is not None: yield t
+    """
+    launch: dict[str, Any] = {"threads": 64, "grid": (8, 1, 1), **schedule}
+    good = warps.run(body.format(waits=True), **launch)
+    assert not [f for f in good.findings if f.code != "clc-protocol"], good
+    bad = warps.run(body.format(waits=False), **launch)
+    assert {"race-smem", "barrier-lapped"} & {f.code for f in bad.findings}, bad
+
+
+# ----------------------------------------------------------------------------------------- st.bulk
+
+
+def test_zeros_in_bulk(schedule):
+    report = warps.run(
+        """
+        for k in range(2): st_shared(w, SB + 128 * k + 4 * w.lanes, 7, 4, 1)
+        warp_sync(w)
+        st_bulk(w, SB + 24, 136, mask=3)
+        warp_sync(w)
+        for k in range(2):
+            words = ld_shared(w, SB + 128 * k + 4 * w.lanes, 4, 1)
+            w.machine.counters[k] = [int(x) for x in words]
+        """.replace("7, 4, 1", "np.full(32, 7, np.uint32), 4, 1"),
+        **schedule,
+    )
+    assert not report.findings, report
+    words = report.counters[0] + report.counters[1]
+    assert words == [0 if 24 <= 4 * i < 160 else 7 for i in range(64)]
+
+
+def test_zeros_are_written_as_threads_write():
+    """An engine that reads them needs a proxy fence; sizes are multiples of eight bytes."""
+    body = """
+        st_bulk(w, SB, 128, mask=0)
+        {fence}
+        bulk_store(w, w.machine.pointers[0], SB, 128, mask=0)
+        bulk_commit(w, mask=0)
+        bulk_wait(w, 0, False, mask=0)
+    """
+    launch: dict[str, Any] = {"tensors": [("Y", np.ones(32, np.uint32))]}
+    assert only(warps.run(body.format(fence="pass"), **launch)).code == "missing-proxy-fence"
+    assert not warps.run(body.format(fence="fence_proxy_async(w)"), **launch).findings
+    assert only(warps.run("st_bulk(w, SB, 12, mask=0)")).code == "misaligned"

@@ -59,10 +59,10 @@ def clc_is_canceled(response):
 @op
 def clc_first_ctaid(w: Warp, response, axis: int, mask=None):
     """``query_cancel.get_first_ctaid``: a coordinate of the cancelled cluster's first CTA."""
-    found = np.asarray(response) & 1
-    if found.ndim and mask is not None:
-        found = found[mask]
-    if not found.all():
+    found = response & 1
+    if isinstance(found, np.ndarray):  # 128-bit integers of 32 lanes
+        found = (found if mask is None else found[mask]).astype(bool).all()
+    if not found:
         w.machine.report(
             "clc-protocol",
             w,
