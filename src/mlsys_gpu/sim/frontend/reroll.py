@@ -599,7 +599,7 @@ def _with(stmt: Any, changed: dict[str, Any]) -> Any:
     from tvm import tirx
 
     kind = type(stmt).__name__
-    body = changed.get("body")
+    body: Any = changed.get("body")
     if kind == "AttrStmt":
         return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body, stmt.span)
     if kind == "IfThenElse":
@@ -656,7 +656,7 @@ def _pruned(stmt: Any, unused: set[int], own: set[int], loops: set[int]) -> Any:
         return stmt
     if kind == "SeqStmt":
         before = list(stmt.seq)
-        kept = []
+        kept: list[Any] = []
         for child in before:
             name = {"AllocBuffer": "buffer", "Bind": "var"}.get(type(child).__name__)
             key = None if name is None else node_id(getattr(child, name))

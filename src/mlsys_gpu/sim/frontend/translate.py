@@ -604,14 +604,14 @@ class Translator:
             self.mark()
             where = f", {span[0]}, {span[1]}, {BYTES[span[2]]}" if span is not None else ""
             self.emit(f"wgmma_touch(w, {root.name}, {write}, {str(root.var.name)!r}{where})")
-        if root.loaded and not self.settle(root, span):
+        if root.loaded and not self.settle(root, write, span):
             self.mark()
             where = f", {span[0]}, {span[1]}, {BYTES[span[2]]}" if span is not None else ""
             self.emit(f"tcgen05_touch(w, {root.name}, {write}{where})")
 
-    def settle(self, root: Root, span: tuple[str, str, str] | None) -> bool:
-        """Whether all registers of a span have been asked for since the last load into the array,
-        on every path that leads here; from now on they have been."""
+    def settle(self, root: Root, write: bool, span: tuple[str, str, str] | None) -> bool:
+        """Whether all registers of a span have been read since the last load into the array, on
+        every path that leads here; a read makes it so from now on."""
         asked = self.settled.setdefault(_id(root.var), [])
         whole = root.size * BYTES[root.dtype]
         low, high = 0, whole
@@ -623,7 +623,8 @@ class Translator:
             low, high = int(first) * size, (int(first) + int(more)) * size
         if _covered(asked, low, high):
             return True
-        asked.append((low, high))
+        if not write:
+            asked.append((low, high))
         return False
 
     def known(self) -> tuple[Any, Any, Any]:
@@ -904,8 +905,10 @@ class Translator:
         return Registers(root, buffer.dtype, first, len(indices), step, constant, rest)
 
     def affine(self, expr: Any) -> tuple[Any, int, str] | None:
-        """An index as ``step * loop + constant + rest`` with a uniform source ``rest``;
-        ``step`` may be a number for each iteration instead (see :class:`Registers`)."""
+        """An index as ``step * loop + constant + rest`` with a uniform source ``rest``.
+
+        ``step`` may be a number for each iteration instead (see :class:`Registers`).
+        """
         kind = type(expr).__name__
         if kind == "IntImm":
             return 0, int(expr.value), ""
@@ -1862,7 +1865,7 @@ _FRESH = re.compile(
 
 
 def _held(code: str) -> str:
-    """An expression whose value is kept: copied where it may be a view that changes."""
+    """An expression whose value is kept: a copy where it may be a view of what changes later."""
     if _FRESH.match(code) or (code.startswith("(") and " if " not in code):
         depth = 0
         operator = False
