@@ -36,8 +36,9 @@ def simulated(name: str, kernel: Any, arguments: Any, check: Any, faults: Any = 
         assert error <= 1, (name, checks)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"\n{name}: {error:.3f} of its bound ({bound}), {len(faults) or 'no'} findings, {seconds[0]:.2f} s without "
-        f"checks, {seconds[1]:.2f} s with, at most {peak:.2f} GiB in this process"
+        f"\n{name}: {error:.3f} of its bound ({bound}), {len(faults) or 'no'} findings, "
+        f"{seconds[0]:.2f} s without checks, {seconds[1]:.2f} s with, at most {peak:.2f} GiB in "
+        "this process"
     )
 
 
