@@ -2,7 +2,7 @@
 
 import pytest
 
-from .fixtures import hopper_cluster, hopper_persistent, hopper_rows
+from .fixtures import hopper_cluster, hopper_persistent, hopper_rows, hopper_split
 from .planted import Kernel
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("seeded", 0), ("seeded", 1)]
@@ -29,6 +29,9 @@ CASES = {
     "rows, slots": (hopper_rows, (16, 4), {}),
     "rows, slots + 1 and slots, ragged": (hopper_rows, (18, 100), {}),
     "rows, less than a block": (hopper_rows, (3, 132), {}),
+    # Blocks of 4 rows.
+    "split, one block": (hopper_split, (4, 64), {}),
+    "split, three blocks, ragged": (hopper_split, (10, 100), {}),
 }
 
 

@@ -30,6 +30,7 @@ CODES = {
     "tx-count": "an mbarrier expects another number of bytes than its copies bring",
     "barrier-lapped": "a phase completed before all who wait for the last one had seen it",
     "barrier-init": "an mbarrier was used in a way that its initialisation forbids",
+    "barrier-parity": "a wait names a phase of an mbarrier other than the one that comes next",
     "barrier-mixed": "a thread may count for another turn of a named barrier than its own",
     "uninitialised-read": "memory or registers were read that nothing has written",
     "unwritten-output": "elements of an output that no CTA writes",

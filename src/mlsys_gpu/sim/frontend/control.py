@@ -170,6 +170,10 @@ def _region(t: Any, stmt: Any, single: analysis.SingleLane) -> None:
         t.emit(f"{lane} = elected({t.expr(single.elected).code}, {outer.mask})")
         tests.insert(0, f"{lane} >= 0")
     elif single.lane is None:  # elect.sync
+        if outer.mask:
+            t.mark()
+            whole = f"whole_warp(w, {outer.mask}, 'elect.sync of all 32 lanes')"
+            t.emit(f"if {' and '.join(tests) or 'True'}: {whole}")
         t.emit(f"{lane} = leader({outer.mask})")
     else:
         t.emit(f"{lane} = {single.lane % 32}")

@@ -427,6 +427,7 @@ def nano_sleep(t: Any, call: Any) -> None:
 
 @row("cuda.elect_sync", result="lane")
 def elect_sync(t: Any, call: Any) -> Value:
+    whole_warp(t, "elect.sync of all 32 lanes", waits=False)
     if t.context.lane is not None:
         return Value("True", "bool")
     return Value(f"(w.lanes == leader({t.context.mask}))", "bool", True)
@@ -436,10 +437,10 @@ def elect_sync(t: Any, call: Any) -> Value:
 def ptx_elect_sync(t: Any, call: Any) -> None:
     """``elect.sync d|p, membermask``: the lowest of the lanes, and whether this one is it."""
     members = t.expr(call.one("membermask"))
+    _members(t, "elect.sync of all 32 lanes", members, waits=False)
     if t.context.lane is not None:
         chosen, elected = Value(str(t.context.lane), "uint32"), Value("1", "uint32")
     else:
-        _members(t, "elect.sync of all 32 lanes", members, waits=False)
         name = t.fresh("leader")
         t.emit(f"{name} = leader({t.context.mask})")
         chosen = Value(name, "uint32")

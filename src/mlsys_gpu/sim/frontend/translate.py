@@ -268,7 +268,11 @@ class Translator:
         if handler is None:
             raise self.refuse(f"the statement {type(stmt).__name__}")
         if type(stmt).__name__ not in ("SeqStmt", "AttrStmt"):
-            self.placed = self.enter(getattr(stmt, "span", None))
+            # Where TVM has merged or hoisted branches, their conditions keep their places.
+            span = getattr(stmt, "span", None) or getattr(
+                getattr(stmt, "condition", None), "span", None
+            )
+            self.placed = self.enter(span)
             if self.debug and self.placed and type(stmt).__name__ != "DeclBuffer":
                 self.stop()
         handler(stmt)

@@ -342,7 +342,7 @@ def _send(w: Warp, cta: Cta, offset: int, value, bar, width: int, vec: int, how:
         shadow.write(index, agent << 48 | moment << 16 | w.s)
         cta.remote[w.agent] = w.now | w.s
     site = w.s
-    bar.charge(phase, width, w.clock)
+    bar.charge(phase, width, w)
     view = cta.shared.view(width // vec, 1)
     first = offset // (width // vec)
 

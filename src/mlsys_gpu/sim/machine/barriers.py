@@ -7,6 +7,7 @@ each of them the clocks of all that arrived.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -39,6 +40,10 @@ class MBarrier:
     phases: who has waited for a phase has seen what its arrivals published. ``epoch`` is what
     earlier barriers at this place have counted: copies that complete in phase p carry the clock
     ``epoch + p + 1`` of the barrier's agent.
+
+    ``came`` holds what the current phase is made of, as agents and their clocks; ``history`` the
+    same of the latest phases that are complete. Who has seen all of that knows the phase to be
+    over.
     """
 
     def __init__(self, cta: Cta, offset: int, count: int, w: Warp, index: int, epoch: int = 0):
@@ -68,6 +73,11 @@ class MBarrier:
         #: Who has waited for which phase: its clock then, and where.
         self.consumed: dict[Warp, tuple[int, int, int]] = {}
         self.completions: list[tuple[int, str]] = []  # the arrival that completed each phase
+        self.came: dict[int, int] = {}
+        self.history: deque[dict[int, int]] = deque(maxlen=2)
+        #: Waits that held nothing back: before which phase, the warp's clock then, where, parity.
+        self.early: dict[Warp, tuple[int, int, int, int]] = {}
+        self.data = False  # whether it has ever expected bytes
 
     def name(self) -> str:
         """The barrier as the author named it."""
@@ -83,8 +93,10 @@ class MBarrier:
             label += f" of CTA rank {self.cta.rank}"
         return label
 
-    def arrive(self, clock: np.ndarray, count: int, w: Warp, who: str, site: int) -> None:
-        """``count`` arrivals that publish ``clock``."""
+    def arrive(
+        self, clock: np.ndarray, count: int, w: Warp, who: str, site: int, agent: int | None = None
+    ) -> None:
+        """``count`` arrivals that publish ``clock``, of a warp or of an ``agent`` of its."""
         key = (who, site)
         self.arrivals[key] = self.arrivals.get(key, 0) + count
         if self.cta is not w.cta:
@@ -106,6 +118,9 @@ class MBarrier:
             )
             raise Stop
         np.maximum(self.arrived, clock, out=self.arrived)
+        if w.checks:
+            agent = w.agent if agent is None else agent
+            self.came[agent] = int(clock[0:3, agent].max())
         self.pending -= count
         self.last = (site, who)
         self.check()
@@ -113,11 +128,95 @@ class MBarrier:
     def expect(self, count: int) -> None:
         """Raise the phase's pending bytes."""
         self.tx += count
+        self.data = True
 
-    def charge(self, phase: int, nbytes: int, clock: np.ndarray) -> None:
-        """A copy of ``nbytes`` has been issued, at ``clock``, that completes in ``phase``."""
+    def charge(self, phase: int, nbytes: int, w: Warp) -> None:
+        """A warp has issued a copy of ``nbytes`` that completes in ``phase``."""
         self.flying[phase] = self.flying.get(phase, 0) + nbytes
-        came_after(self.arrived, clock)
+        if w.checks:
+            if not self.is_over(w, self.phase - 1):
+                self.unexpected(
+                    w,
+                    f"a copy of {nbytes} bytes completes on {self.name()}, and nothing orders it "
+                    f"after phase {self.phase - 1} is over: fewer bytes were expected than that "
+                    "phase's copies bring, or the copy did not wait for the phase",
+                )
+            elif not self.pending and self.flying[phase] > self.tx:
+                self.unexpected(
+                    w,
+                    f"copies of {self.flying[phase] - self.tx} bytes more than phase {self.phase} "
+                    f"of {self.name()} expects complete on it",
+                )
+        came_after(self.arrived, w.clock)
+
+    def unexpected(self, w: Warp, message: str) -> None:
+        w.machine.report(
+            "tx-count",
+            w,
+            message,
+            memory=self.name(),
+            fix="expect (arrive.expect_tx) the bytes of all copies that complete on the barrier",
+            related=[("initialised", w.machine.program.location(self.init_site))],
+            fault=(self.cta.region(self.offset).split("[")[0], w.s),
+            unless=lambda: w.machine.found("barrier-parity", "barrier-overarrival"),
+        )
+        w.machine.unexpected = True
+
+    def is_over(self, w: Warp, phase: int) -> bool:
+        """Whether a warp knows that a phase (one of the latest) is complete."""
+        back = self.phase - phase
+        if phase < 0:
+            return True
+        if not 0 < back <= len(self.history):
+            return False
+        clock = w.clock
+        return all(
+            max(clock[0, agent], clock[2, agent]) >= moment
+            for agent, moment in self.history[-back].items()
+        )
+
+    def in_turn(self, w: Warp, parity: int) -> None:
+        """Check a wait: it must be for the phase that comes next, as far as the warp knows.
+
+        Else it is for a phase that is over, and holds nothing back; then the phase behind that must
+        not be complete before the wait, in no order of events: the wait would be for a third one.
+        """
+        turn = self.waited.get(w, 0)
+        if parity == turn & 1:
+            return
+        for phase in (self.phase, self.phase - 1):
+            if phase > turn and self.is_over(w, phase - 1):
+                turn = phase
+        if parity == turn & 1:
+            return
+        if turn < self.phase:
+            self.out_of_turn(w, turn, parity, w.s, self.completions[turn])
+        else:
+            self.early[w] = turn, int(w.clock[0, w.agent]), w.s, parity
+
+    def out_of_turn(self, w: Warp, turn: int, parity: int, site: int, by: tuple[int, str]) -> None:
+        """Report a wait for a phase other than the next one (``turn``), which ``by`` completes."""
+        machine = w.machine
+        over = f"phase {turn - 1}, which is over" if turn else "the phase before the first"
+        machine.report(
+            "barrier-parity",
+            w,
+            f"{w.name()} waits for parity {parity} of {self.name()}, which stands for {over}: the "
+            f"wait holds nothing back. Phase {turn}, with parity {turn & 1}, may be complete "
+            f"before it too (by {by[1]}, {machine.program.location(by[0])}): then it waits for "
+            f"phase {turn + 1}",
+            memory=f"{self.name()}, initialised with {self.count}",
+            fix=(
+                "wait for the phase that comes next: for parity 0 first, flipped behind every "
+                "wait, and carried on from one tile to the next"
+            ),
+            site=site,
+            related=[(f"what completes phase {turn}", machine.program.location(by[0]))],
+            fault=(self.cta.region(self.offset).split("[")[0], site),
+            # Who waits wrongly for bytes upsets the barrier by which it gives their place back.
+            unless=None if self.data else lambda: machine.misled,
+        )
+        machine.misled |= self.data
 
     def complete(self, nbytes: int, phase: int, w: Warp, site: int) -> None:
         """``complete_tx``: a copy has landed."""
@@ -126,6 +225,7 @@ class MBarrier:
             del self.flying[phase]
         moment = self.epoch + phase
         self.arrived[:, self.agent] = np.maximum(self.arrived[:, self.agent], moment)
+        self.came[self.agent] = moment
         self.landed += nbytes
         self.tx -= nbytes
         self.check()
@@ -135,8 +235,9 @@ class MBarrier:
         if self.pending or self.tx:
             return
         flying = self.flying.get(self.phase + 1, 0)
+        machine = self.cta.machine
         if flying:
-            self.cta.machine.report(
+            machine.report(
                 "tx-count",
                 None,
                 f"{self.name()} completes its phase {self.phase} while copies of {flying} bytes "
@@ -145,10 +246,14 @@ class MBarrier:
                 threads=f"CTA {self.cta.label()}",
                 fix="expect (arrive.expect_tx) the bytes of all copies that complete on it",
                 site=self.init_site,
+                unless=lambda: machine.unexpected,
             )
         self.landed = 0
-        if self.cta.machine.checks:
+        if machine.checks:
             self._lapped()
+            self._overtaken()
+            self.history.append(self.came)
+            self.came = {}
         np.maximum(self.done, self.arrived, out=self.done)
         self.arrived[:] = 0
         self.completions.append(self.last)
@@ -161,8 +266,8 @@ class MBarrier:
                 warp.cluster.wake(warp)
             else:
                 self.waiters.append((warp, parity))
-        if self.cta.machine.watch is not None:
-            self.cta.machine.watch.phase(self)
+        if machine.watch is not None:
+            machine.watch.phase(self)
 
     def pass_by(self, w: Warp, relaxed: bool = False) -> None:
         """A warp's wait is over: it has seen what the completed phases published.
@@ -192,6 +297,14 @@ class MBarrier:
             if phase == self.phase - 1 and seen < clock:
                 self.report_lapped(warp, phase, self.last, site)
 
+    def _overtaken(self) -> None:
+        """Check that a phase completes only after the waits that took it for one to come."""
+        for warp, (turn, clock, site, parity) in self.early.items():
+            seen = int(max(self.arrived[0, warp.agent], self.arrived[2, warp.agent]))
+            if turn == self.phase and seen < clock:
+                self.out_of_turn(warp, turn, parity, site, self.last)
+        self.early.clear()
+
     def report_lapped(self, warp: Warp, phase: int, by: tuple[int, str], site: int) -> None:
         """Report that the phase after ``phase`` completes before a warp has surely seen it."""
         machine = warp.machine
@@ -210,7 +323,11 @@ class MBarrier:
             site=by[0],
             related=[("the wait", machine.program.location(site))],
             fault=self.offset,
-            unless=lambda: self.offset in machine.blamed,  # waits for wrong phases lead to this
+            # Waits for wrong phases lead to this, and arrivals out of their turn.
+            unless=lambda: (
+                self.offset in machine.blamed
+                or machine.found("barrier-parity", "barrier-overarrival")
+            ),
         )
 
     def describe(self, parity: int) -> str:
@@ -489,7 +606,30 @@ def mbarrier_arrive(
             )
             raise Stop
         barrier.arrivers.add(w.agent)
+        if w.checks and not barrier.is_over(w, barrier.phase - 1):
+            _ahead(w, barrier, who)
         barrier.arrive(_published(w, barrier, clock, sem, scope), total, w, who, w.s)
+
+
+def _ahead(w: Warp, barrier: MBarrier, who: str) -> None:
+    """Report an arrival that may come before the phase before its own is over."""
+    phase = barrier.phase - 1
+    site, by = barrier.completions[phase]
+    w.machine.report(
+        "barrier-overarrival",
+        w,
+        f"{who} arrives at {barrier.name()} in phase {phase + 1}, and nothing orders that after "
+        f"phase {phase} is over ({by} completes it, {w.machine.program.location(site)}): in "
+        f"another order of events it is one arrival too many in phase {phase}",
+        memory=f"{barrier.name()}, initialised with {barrier.count}",
+        fix=(
+            "wait, directly or through another barrier, for the phase before an arrival is over; "
+            "and let the barrier count all arrivals of a phase"
+        ),
+        related=[("initialised", w.machine.program.location(barrier.init_site))],
+        fault=(barrier.cta.region(barrier.offset).split("[")[0], w.s),
+        unless=lambda: w.machine.found("barrier-parity"),
+    )
 
 
 #: The opaque state that an arrival returns: pending arrivals before it, the barrier, the phase.
@@ -528,6 +668,7 @@ def mbarrier_complete_tx(w: Warp, address, tx, mask=None) -> None:
     for (place, nbytes), lanes in groups_of(w, mask, address, tx):
         barrier = barrier_at(w, place)
         came_after(barrier.arrived, w.clock)
+        barrier.came[w.agent] = int(w.clock[0, w.agent])
         barrier.last = (w.s, w.name())
         barrier.landed += nbytes * lanes.size
         barrier.tx -= nbytes * lanes.size
@@ -555,6 +696,8 @@ def mbarrier_test(w: Warp, address, parity, mask=None, relaxed: bool = False):
 
 def _test(w: Warp, address: int, parity: int, relaxed: bool) -> bool:
     barrier, parity = barrier_at(w, address), parity & 1
+    if w.checks:
+        barrier.in_turn(w, parity)
     if (barrier.phase & 1) == parity:
         w.polls = _waiting(w, barrier, parity)
         return False
@@ -598,6 +741,8 @@ def mbarrier_wait(w: Warp, address, parity, mask=None):
     """Wait until the phase of this parity has completed (a ``try_wait.parity`` loop)."""
     barrier = barrier_at(w, address)
     parity = int(uniform(w, parity, "a phase parity")) & 1
+    if w.checks:
+        barrier.in_turn(w, parity)
     if (barrier.phase & 1) != parity:
         if w.checks and _early(w, barrier, parity):
             w.acquire(barrier.done)

@@ -530,7 +530,8 @@ def _accused(warp: Warp) -> tuple[int, int]:
 def _deadlock_code(first: Warp) -> str:
     if first.waiting is not None and first.waiting.kind == "setmaxnreg":
         return "setmaxnreg-budget"
-    return "tx-count" if _short_of_bytes(first) else "deadlock"
+    short = _short_of_bytes(first) and not first.machine.found("tx-count")
+    return "tx-count" if short else "deadlock"
 
 
 def _short_of_bytes(warp: Warp) -> bool:
@@ -736,6 +737,8 @@ class Machine:
         self.watch: Any = None  # a debugger, which is told of lines, phases, findings and exits
         self._hints: dict[tuple, Callable[[], list[tuple[str, Location | None]]]] = {}
         self._unless: dict[tuple, list[Callable[[], bool]]] = {}
+        self.misled = False  # a warp waits for a wrong phase of a barrier that brings bytes
+        self.unexpected = False  # a copy brings bytes that its barrier does not expect
         self.blamed: set[int] = set()  # offsets of barriers that are waited for wrongly
         self.uncommitted: set[int] = set()  # sites of products that were read too early
         self.deadlock: dict[str, Any] | None = None
@@ -836,6 +839,10 @@ class Machine:
     def cancel(self) -> tuple[int, int, int] | None:
         """Take the next cluster that has not started (cluster launch control), if there is one."""
         return self.queue.popleft() if self.queue else None
+
+    def found(self, *codes: str) -> bool:
+        """Whether there is a finding of one of these codes."""
+        return any(finding.code in codes for finding in self.findings.values())
 
     def report(
         self,
@@ -978,7 +985,7 @@ def execute(
         schedule_seed=seed,
         checks=checks,
         launch=program.launch,
-        findings=list(machine.findings.values()),
+        findings=sorted(machine.findings.values(), key=_rank),
         counters=machine.counters,
         coverage={t.name: coverage(t) for t in tensors if t.written},
         deadlock=machine.deadlock,
@@ -1077,6 +1084,24 @@ def _tiles_missing(tensor, stamps: np.ndarray) -> bool:
         if tile < 8 or any(int(end) % tile and end != band.size for end in ends):
             return False
     return True
+
+
+#: Codes whose findings come before others: faults that bring others along.
+CAUSES = {
+    "barrier-init": 0,
+    "setmaxnreg-budget": 0,
+    "barrier-parity": 1,
+    "barrier-mixed": 1,
+    "barrier-overarrival": 2,
+    "tx-count": 2,
+    "deadlock": 5,
+}
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    """The order of findings: causes first, as they stand in the source; others in time's order."""
+    rank = CAUSES.get(finding.code, 3)
+    return rank, finding.location.line if rank < 3 and finding.location else 0
 
 
 def coverage(tensor) -> dict[str, Any]:

@@ -261,6 +261,7 @@ def _apart(w: Warp, rendezvous: Rendezvous) -> None:
             "arrives wait, at another barrier, for those that waited at this one"
         ),
         related=related,
+        fault=rendezvous.label,
     )
 
 

@@ -1252,7 +1252,7 @@ def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> N
 
     def arrive() -> None:
         for barrier in barriers:
-            barrier.arrive(published, threads, w, who, site)
+            barrier.arrive(published, threads, w, who, site, w.unit["tcgen05"])
 
     pipe.pipe.submit(arrive)
 
