@@ -640,12 +640,13 @@ def _unused(body: Any) -> set[int]:
 def _without(stmt: Any, own: set[int], loops: set[int]) -> Any:
     """A statement without allocations and pure lets that nothing names, and without those that are
     in the loops of a run."""
+    before: set[int] = set()
     while True:  # a let that has gone may have been the last to name another
         unused = _unused(stmt)
         pruned = _pruned(stmt, unused, own, loops)
-        if not unused:
+        if unused <= before:  # the runs' own stay
             return pruned
-        stmt, own = pruned, set()
+        before, stmt, own = unused, pruned, set()
 
 
 def _pruned(stmt: Any, unused: set[int], own: set[int], loops: set[int]) -> Any:
