@@ -214,32 +214,6 @@ def test_operations_outside_the_table_are_refused_by_name(fresh, monkeypatch, ro
     assert f"test_program.py:{line_of(line)}" in message
 
 
-def test_a_break_of_some_lanes_is_refused():
-    @T.prim_func
-    def kernel(X: T.Buffer((32,), "int32")):
-        T.device_entry()
-        cta = T.cta_id([1])
-        tid = T.thread_id([32])
-        for i in T.serial(4):
-            if X[tid] > i:
-                break
-            X[tid] = i
-
-    assert "a break that only some lanes of a warp take" in refused(kernel)
-
-
-def test_bounds_that_differ_between_lanes_are_refused():
-    @T.prim_func
-    def kernel(X: T.Buffer((32,), "int32")):
-        T.device_entry()
-        cta = T.cta_id([1])
-        tid = T.thread_id([32])
-        for i in T.serial(tid):
-            X[tid] = i
-
-    assert "a loop whose bounds differ between the lanes" in refused(kernel)
-
-
 def test_the_table_names_its_operations():
     names = sim.operations()
     assert names == sorted(names)
