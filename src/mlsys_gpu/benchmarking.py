@@ -123,9 +123,9 @@ def _case_of_kernel(kernel: Any) -> _Case:
 
     params = parameters(kernel)
     shapes = [p.shape for p in params]
-    if len(shapes) != 3 or any(len(s) != 2 for s in shapes):
+    if len(shapes) != 3 or any(len(s) != 2 for s in shapes):  # pyright: ignore
         raise ValueError("benchmark measures GEMM kernels, which take A [M, K], B [N, K], D [M, N]")
-    (M, K), (N, K2), out = shapes
+    (M, K), (N, K2), out = shapes  # pyright: ignore
     if K != K2 or out != (M, N):
         raise ValueError(f"A {shapes[0]}, B {shapes[1]} and D {out} are no GEMM D = A @ B.T")
     arch = arch_of(kernel)
@@ -134,9 +134,9 @@ def _case_of_kernel(kernel: Any) -> _Case:
     return _Case(
         name=step.name if step else symbol,
         arch=arch,
-        M=M,
-        N=N,
-        K=K,
+        M=M,  # pyright: ignore
+        N=N,  # pyright: ignore
+        K=K,  # pyright: ignore
         dtype=params[-1].dtype,
         func=kernel,
         source=step.source_path.name if step else symbol,

@@ -248,8 +248,8 @@ def test_a_pair_completes_on_its_leaders_barrier(cast, schedule):
     )
     assert not report.findings, report
     first, second = int(X[0].sum()), int(X[4].sum())
-    assert report.counters[0] == (second if cast else first)
-    assert report.counters[1] == second
+    assert report.counters[0] == (second if cast else first)  # pyright: ignore
+    assert report.counters[1] == second  # pyright: ignore
 
 
 LOAD = "tma_load(w, SB + {at}, m, {coords}, SB{more}, mask={mask})"
@@ -747,7 +747,7 @@ def forms(m: T.TensorMap(), one: T.TensorMap(), out: T.TensorMap(), X: T.Buffer(
     bar = pool.alloc((2,), "uint64", align=8)
     pool.commit()
     policy: T.uint64
-    T.ptx.createpolicy.fractional.L2__evict_first.b64(policy, T.float32(0.5))
+    T.ptx.createpolicy.fractional.L2__evict_first.b64(policy, T.float32(0.5))  # pyright: ignore
     if tid == 0:
         T.ptx.prefetch.tensormap(T.address_of(m))
         T.ptx.mbarrier.init.shared.b64(bar.ptr_to([0]), T.uint32(1))
