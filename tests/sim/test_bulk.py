@@ -760,7 +760,7 @@ def forms(m: T.TensorMap(), one: T.TensorMap(), out: T.TensorMap(), X: T.Buffer(
             0,
             4,
             T.cuda.cvta_generic_to_shared(bar.ptr_to([0])),
-            policy,
+            policy,  # pyright: ignore
         )
         T.ptx[GATHER](
             s.ptr_to([128]),
@@ -896,7 +896,7 @@ def test_zeros_in_bulk(schedule):
         **schedule,
     )
     assert not report.findings, report
-    words = report.counters[0] + report.counters[1]
+    words = report.counters[0] + report.counters[1]  # pyright: ignore
     assert words == [0 if 24 <= 4 * i < 160 else 7 for i in range(64)]
 
 
