@@ -12,17 +12,6 @@ from mlsys_gpu import sim
 from .planted import SCHEDULES, Kernel, Planted, kernel_from, line_of, planted
 
 MUTANTS = [pytest.param(entry, id=entry.id) for entry in planted("mutant")]
-#: Faults that are found, but under another leading finding than their files say in some schedule:
-#: to be recorded again.
-UNSETTLED = {
-    "blackwell-clc-MMAs-of-the-pair,-commits-of-one-CTA",
-    "blackwell-clc-TMEM-given-back-without-the-peer",
-    "blackwell-clc-no-barrier-of-the-cluster-at-the-end",
-    "blackwell-persistent-TMEM-given-back-by-a-CTA-whose-own-warps-are-done",
-    "blackwell-persistent-a-commit-of-cta_group::1",
-    "blackwell-persistent-one-role-skips-the-last-tile",
-    "hopper-persistent-the-consumers'-first-parity-is-flipped",
-}
 CONTROLS = [pytest.param(entry, id=entry.id) for entry in planted("control")]
 
 
@@ -43,9 +32,7 @@ def kernel_of(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_planted_fault_is_found(mutant, kernel_of, request):
-    if mutant.id in UNSETTLED:
-        request.applymarker(pytest.mark.xfail(strict=False, reason="to be recorded again"))
+def test_planted_fault_is_found(mutant, kernel_of):
     kernel, source, entry = kernel_of(mutant), mutant.source(), mutant.entry
     line = line_of(source, entry["line"])
     found_in = mutant.named("found_in", "all") | (set(SCHEDULES) - mutant.declared())
