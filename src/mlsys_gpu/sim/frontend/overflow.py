@@ -173,7 +173,9 @@ class Products:
                 "blockIdx": self.launch.grid,
                 "clusterIdx": self.launch.grid,
             }.get(name, self.launch.cluster)[i]
-            return 0, max(0, int(most) - 1)
+            # A grid of symbolic shape is known at the launch only: then the hardware's limit
+            # holds, of which the x dimension of the grid has 2**31 - 1 blocks.
+            return 0, max(0, int(most) - 1) if str(most).isdigit() else HIGH - 1
         return -(1 << 63), 1 << 64
 
 
