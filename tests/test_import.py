@@ -43,6 +43,16 @@ def test_every_public_name_loads(name):
     assert getattr(mg, name) is getattr(mg, name)
 
 
+def test_host_code_of_others_finds_an_encoder_of_tensor_maps():
+    """Whichever package is imported first, and before anything of ours is used."""
+    ask = "print(tvm.get_global_func('runtime.cuTensorMapEncodeTiled', allow_missing=True))"
+    for imports in ("import mlsys_gpu, tvm", "import tvm, mlsys_gpu"):
+        done = python(f"{imports}; {ask}")
+        assert "Function" in done.stdout, (done.stdout, done.stderr)
+    one = python(f"import mlsys_gpu, tvm, tvm.tirx, tvm.runtime; {ask}; print(tvm.__file__)")
+    assert one.stdout.strip().endswith("tvm/__init__.py"), one.stderr
+
+
 def test_unknown_names_say_what_there_is():
     with pytest.raises(AttributeError, match=r"no attribute 'simulator'; it has .*simulate"):
         mg.simulator

@@ -194,7 +194,7 @@ def test_handles_know_their_parameters(kernel, arrays, monkeypatch):
         arch="sm_90a",
         source="",
         launch={},
-        params=[[p.name, list(p.shape), p.dtype] for p in lowered.params],
+        params=[[p.name, list(p.shape or ()), p.dtype] for p in lowered.params],
         arguments=[],
         sites=[],
         regions=[],

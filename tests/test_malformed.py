@@ -3,6 +3,9 @@
 ``pytest tests/test_malformed.py -s`` prints what each of them leads to.
 """
 
+# Kernels are TVMScript: its parser gives names and annotations their meaning.
+# pyright: reportInvalidTypeForm=false
+
 from __future__ import annotations
 
 import numpy as np

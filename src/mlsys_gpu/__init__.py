@@ -16,6 +16,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from mlsys_gpu.on_import import when_imported
 from mlsys_gpu.release import require_tvm, started_as_command
 
 if TYPE_CHECKING:
@@ -89,3 +90,13 @@ if not started_as_command():
 # Without it TVM swallows the text of a syntax error in a kernel: its hook for uncaught errors
 # prints a note that names this variable, and nothing else.
 os.environ.setdefault("TVM_BACKTRACE", "1")
+
+
+def _provide_encoder() -> None:
+    from mlsys_gpu.tensormap import provide_encoder
+
+    provide_encoder()
+
+
+# Host code of kernels from elsewhere encodes tensor maps before anything else of ours is used.
+when_imported("tvm", _provide_encoder)

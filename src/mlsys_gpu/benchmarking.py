@@ -122,10 +122,13 @@ def _case_of_kernel(kernel: Any) -> _Case:
     from mlsys_gpu.lowering import arch_of, content_key, parameters
 
     params = parameters(kernel)
-    shapes = [p.shape for p in params]
-    if len(shapes) != 3 or any(len(s) != 2 for s in shapes):  # pyright: ignore
-        raise ValueError("benchmark measures GEMM kernels, which take A [M, K], B [N, K], D [M, N]")
-    (M, K), (N, K2), out = shapes  # pyright: ignore
+    shapes = [tuple(d for d in p.shape or () if isinstance(d, int)) for p in params]
+    if [len(s) for s in shapes] != [2, 2, 2] or any(p.symbolic for p in params):
+        raise ValueError(
+            "benchmark measures GEMM kernels of a fixed shape, "
+            "which take A [M, K], B [N, K], D [M, N]"
+        )
+    (M, K), (N, K2), out = shapes
     if K != K2 or out != (M, N):
         raise ValueError(f"A {shapes[0]}, B {shapes[1]} and D {out} are no GEMM D = A @ B.T")
     arch = arch_of(kernel)
@@ -134,9 +137,9 @@ def _case_of_kernel(kernel: Any) -> _Case:
     return _Case(
         name=step.name if step else symbol,
         arch=arch,
-        M=M,  # pyright: ignore
-        N=N,  # pyright: ignore
-        K=K,  # pyright: ignore
+        M=M,
+        N=N,
+        K=K,
         dtype=params[-1].dtype,
         func=kernel,
         source=step.source_path.name if step else symbol,

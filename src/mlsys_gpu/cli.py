@@ -125,8 +125,9 @@ def _sentence(error: Exception) -> str | None:
     """What bad use reads like; None for an error that is none of the user's."""
     if isinstance(error, BadUse | NeedsGpu | release.WrongTvmRelease):
         return " ".join(str(error).split())
-    if hasattr(error, "format_message"):  # typer's own usage errors, whichever release it is
-        text = " ".join(str(error.format_message()).split())  # pyright: ignore
+    message = getattr(error, "format_message", None)
+    if message is not None:  # typer's own usage errors, whichever release it is
+        text = " ".join(str(message()).split())
         return f"{text.rstrip('.')}. See mlsys-gpu --help."
     # names that are only imported where they may be raised
     if type(error).__name__ in ("ArgumentError", "MissingTool", "Unsupported", "GraderError"):

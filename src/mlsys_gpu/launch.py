@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
-import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from mlsys_gpu import device
 from mlsys_gpu import parameters as call
 from mlsys_gpu.lowering import arch_of, parameters
 from mlsys_gpu.parameters import ArgumentError, Param
-from mlsys_gpu.tensormap import TensorMap, decode, provide_encoder
+from mlsys_gpu.tensormap import TensorMap, decode
 
 if TYPE_CHECKING:
     from mlsys_gpu.sim import Report
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 16
 """Bytes that a tensor's address on the GPU is a multiple of: what vector loads and TMA need."""
-
-
-# host code that encodes tensor maps may run before anything else of ours does
-if "tvm" in sys.modules:
-    provide_encoder()
 
 
 # ------------------------------------------------------------------------------------- arguments

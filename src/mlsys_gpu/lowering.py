@@ -34,17 +34,11 @@ ARCHITECTURES = {"hopper": "sm_90a", "blackwell": "sm_100a"}
 
 @lru_cache(maxsize=1)
 def _tvm() -> Any:
-    """The ``tvm`` module, once its release has been checked.
-
-    Where there is no CUDA driver, host code that encodes tensor maps finds an encoder from now on.
-    """
+    """The ``tvm`` module, once its release has been checked."""
     require_tvm()
     import tvm
     import tvm.tirx
 
-    from mlsys_gpu.tensormap import provide_encoder
-
-    provide_encoder()
     return tvm
 
 

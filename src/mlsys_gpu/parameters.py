@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -114,9 +113,9 @@ def scalar(value: Any, dtype: str, label: str) -> Any:
         from mlsys_gpu.sim.machine.numerics import f32_to_bf16
 
         return f32_to_bf16(np.float32(value))
-    if isinstance(value, float):
+    if not isinstance(value, numbers.Integral):
         raise ArgumentError(f"{label} is {value!r}, but must be an integer ({dtype})")
-    whole = operator.index(value)  # pyright: ignore
+    whole = int(value)
     if dtype == "bool":
         return bool(whole)
     signed, bits = dtype.startswith("int"), int(dtype.lstrip("uint"))

@@ -451,8 +451,8 @@ def host_encoding() -> Iterator[None]:
 
     Host code that encodes tensor maps of CPU arrays runs unchanged inside; pass the pointers that
     it makes to :func:`mlsys_gpu.simulate` in place of the kernel's tensor maps. Where TVM has no
-    such function, which is so on a machine without a CUDA driver, it is provided from the first use
-    of TVM by this package, and this context is not needed.
+    such function, which is so on a machine without a CUDA driver, it is provided once both TVM and
+    this package have been imported, and this context is not needed.
     """
     import tvm_ffi
 

@@ -39,7 +39,8 @@ def test_divergence_doubles_the_instructions_not_the_bytes(outputs):
 
 def test_the_race_is_found_where_all_numbers_are_right(outputs):
     text = the_one(outputs, "512 of 512 elements are right")
-    assert "[race-smem]" in text
+    assert "1 finding" in text
+    assert "race-smem" in text
     assert "line[tid - 1]" in text
     assert "line[tid] = mine" in text
     assert "seen 12 times" in text  # three borders between warps in each of four CTAs

@@ -1,5 +1,8 @@
 """Synchronisation through memory: atomics, release and acquire, fences, and CTAs side by side."""
 
+# Kernels are TVMScript: its parser gives names and annotations their meaning.
+# pyright: reportUnboundVariable=false, reportInvalidTypeForm=false
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +10,8 @@ import pytest
 from tvm.script import tirx as T
 
 from mlsys_gpu import sim
-from tests.sim.sources import module_from
+
+from .sources import module_from
 
 SCHEDULES = [
     {"schedule": "eager"},

@@ -3,6 +3,9 @@
 Fragments are built here element by element, from the formulas of the ISA's "Matrix Fragments for
 mma.m16n8k16" and "… mma.m16n8k8", "ldmatrix", "stmatrix" and "movmatrix".
 """
+
+# Kernels are TVMScript: its parser gives names and annotations their meaning.
+# pyright: reportOperatorIssue=false
 # pyright: reportInvalidTypeForm=false
 # (The annotations are TVMScript's.)
 

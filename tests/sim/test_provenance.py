@@ -113,6 +113,24 @@ def test_silent_on_transposed_operands(examine):
     assert examine(computed, marks(1, row % 64, column)) is None
 
 
+def test_rows_of_one_head_of_several(examine):
+    """K runs over every third row of B, and over neighbouring columns of A."""
+    row, column = np.broadcast_arrays(np.arange(K)[None, :], np.arange(ROWS)[:, None])
+    for first in (0, K):
+        b = marks(1, 3 * (row + first) + 1, column)
+        assert examine(marks(0, *tile(0, first)), b, accumulate=first > 0) is None
+    # eight rows of the head too far
+    b = marks(1, 3 * (row + 2 * K + 8) + 1, column)
+    said = examine(marks(0, *tile(0, 2 * K + 8)), b, accumulate=True)
+    assert "goes on with A[:, 136:152] and leaves out A[:, 128:136]" in said
+
+
+def test_a_head_that_drifts_apart_from_its_columns(examine):
+    row, column = np.broadcast_arrays(np.arange(K)[None, :], np.arange(ROWS)[:, None])
+    b = marks(1, 3 * (row + np.where(row < 16, 0, 8)) + 1, column)
+    assert "do not advance together" in examine(marks(0, *tile()), b)
+
+
 def test_silent_on_rows_that_were_filled_with_zeros(examine):
     a = marks(0, *tile())
     for pattern in a.values():

@@ -3,6 +3,9 @@
 The random programs run one warp against a few lines of Python that keep an mbarrier's counts as the
 PTX ISA's "Contents of the mbarrier object" and "Phase Completion" describe them.
 """
+
+# Kernels are TVMScript: its parser gives names and annotations their meaning.
+# pyright: reportUnboundVariable=false
 # pyright: reportInvalidTypeForm=false
 # (The annotations are TVMScript's.)
 

@@ -3,6 +3,9 @@
 Operands are laid out here by the PTX ISA's formulas, one element at a time: in shared memory by
 those of :mod:`.test_numerics`, in registers by those of "Register Fragments" of wgmma.mma_async.
 """
+
+# Kernels are TVMScript: its parser gives names and annotations their meaning.
+# pyright: reportUnboundVariable=false
 # pyright: reportInvalidTypeForm=false
 # (The annotations are TVMScript's.)
 

@@ -92,8 +92,11 @@ def run(
     checks: bool = True,
     readings: dict[str, str] | None = None,
     **launch: Any,
-) -> Report:
-    """Run a body; notes that it leaves in ``w.machine.counters`` are the report's ``counters``."""
+) -> Any:
+    """Run a body and return its Report.
+
+    What the body leaves in ``w.machine.counters``, of any type, is the report's ``counters``.
+    """
     made = program(body, **launch)
     arrays = [array for _, array in launch.get("tensors", ())]
     return run_machine(made, arrays, schedule=schedule, seed=seed, checks=checks, readings=readings)

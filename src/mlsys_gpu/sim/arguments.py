@@ -242,14 +242,12 @@ def _joined(
     tensors: Sequence[_Tensor | None],
 ) -> tuple[list[_Tensor], dict[int, tuple[int, int]]]:
     """Tensors that share no memory, and for each that was given its tensor and byte offset."""
-    order = sorted(
-        (i for i, t in enumerate(tensors) if t is not None),
-        key=lambda i: (tensors[i].memory.address, -tensors[i].memory.nbytes),  # pyright: ignore
-    )
+    given = {i: tensor for i, tensor in enumerate(tensors) if tensor is not None}
+    order = sorted(given, key=lambda i: (given[i].memory.address, -given[i].memory.nbytes))
     groups: list[list[int]] = []
     end = 0
     for i in order:
-        memory = tensors[i].memory  # pyright: ignore[reportOptionalMemberAccess]
+        memory = given[i].memory
         if groups and memory.address < end:
             groups[-1].append(i)
         else:
@@ -258,8 +256,7 @@ def _joined(
     groups.sort(key=min)
     whole, place = [], {}
     for group in groups:
-        parts = [tensors[i] for i in sorted(group)]
-        known = [t for t in parts if t is not None]
+        known = [given[i] for i in sorted(group)]
         start = min(t.memory.address for t in known)
         stop = max(t.memory.end for t in known)
         full = [t for t in known if (t.memory.address, t.memory.end) == (start, stop)]
@@ -270,6 +267,6 @@ def _joined(
             memory = Memory(start, stop - start, [t.array for t in known])
             chosen = _bytes(known[0].name, memory, [t.array for t in known])
         for i in group:
-            place[i] = (len(whole), tensors[i].memory.address - start)  # pyright: ignore
+            place[i] = (len(whole), given[i].memory.address - start)
         whole.append(chosen)
     return whole, place

@@ -73,7 +73,7 @@ class Shell(cmd.Cmd):
         self.use_rawinput = self.interactive
 
     @property
-    def prompt(self) -> str:  # pyright: ignore
+    def prompt(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         session = self.session
         if session.finished:
             return "(end) "

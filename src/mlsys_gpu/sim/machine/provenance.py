@@ -66,6 +66,11 @@ class Operand:
     across: np.ndarray  # the other one: rows of the operand
     last: bool  # K runs over the tensor's last dimension
 
+    @property
+    def stride(self) -> int:
+        """Between neighbours along K: the heads of ``V[batch, key, head, :]``, say, else 1."""
+        return max(1, int(np.gcd.reduce(np.diff(self.along[0]))))
+
     def element(self, tensors: list[memory.Tensor], row: int, k: int) -> str:
         """``A[3, 17]``: the element at a position of the operand."""
         tensor = tensors[int(self.sources[row, k])]
@@ -254,7 +259,7 @@ def _format(machine: Machine, product: Product, operand: Operand, dtype: str) ->
 
 
 def _together(machine: Machine, product: Product, a: Operand, b: Operand) -> None:
-    apart = a.along[0] - b.along[0]
+    apart = a.along[0] // a.stride - b.along[0] // b.stride
     if (apart == apart[0]).all():
         return
     step = int(np.flatnonzero(apart != apart[0])[0]) // 16
@@ -282,7 +287,7 @@ def _once(machine: Machine, product: Product, operand: Operand, along, life, pai
                 f"the products of {operand.span(again)} already"
             )
             _report(machine, product, said, STEP_FIX, operand)
-        gap = _gap(before, numbers)
+        gap = _gap(before, numbers, operand.stride)
         if gap:
             said = (
                 f"K step {step // 16} goes on with {operand.span(numbers)} and leaves out "
@@ -292,13 +297,13 @@ def _once(machine: Machine, product: Product, operand: Operand, along, life, pai
         before.update(numbers)
 
 
-def _gap(before: set[int], numbers: list[int]) -> list[int]:
+def _gap(before: set[int], numbers: list[int], stride: int) -> list[int]:
     """Coordinates skipped just before a step: fewer than a step's 16, so that no one meant them."""
     low = min(numbers)
     below = [n for n in before if n < low]
     if not below:
         return []
-    skipped = list(range(max(below) + 1, low))
+    skipped = list(range(max(below) + stride, low, stride))
     return skipped if len(skipped) < 16 else []
 
 
