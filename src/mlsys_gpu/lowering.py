@@ -614,6 +614,7 @@ class _HostReader:
     def read(self) -> tuple[Launch, tuple[tuple[Any, ...], ...], tuple[TensorMap, ...]]:
         launch = self.launches[0]
         names = [str(n) for n in launch.attrs["launch_params"]]
+        names = [n for n in names if n not in _FLAGS]
         values = list(launch.args)[1:]
         split = len(values) - len(names)
         extents: dict[str, list[Any]] = {
@@ -829,6 +830,14 @@ def _struct(expr: Any) -> int | None:
 def _tensor_map_on_stack(expr: Any) -> bool:
     return type(expr).__name__ == "Call" and str(expr.op.name) == "tirx.tvm_stack_alloca"
 
+
+#: Launch parameters that have no value among the arguments. The first two say what the launch of
+#: one kernel alone does anyway: all its CTAs run, and no kernel precedes it that it waits for.
+_FLAGS = {
+    "tirx.use_cooperative_launch",
+    "tirx.use_programtic_dependent_launch",
+    "tirx.use_required_block_dimension",
+}
 
 _EXTENTS = {
     "threadIdx": "block",

@@ -349,6 +349,70 @@ def one_lane_that_returns():
     return kernel, [X], expected
 
 
+# ----------------------------------------------------------------------------- guarded reads
+
+
+@case
+def conditions_that_guard_a_register_out_of_range():
+    """C evaluates what stands behind ``&&``, ``||`` and ``?:`` only where it counts."""
+
+    @T.prim_func
+    def kernel(X: T.Buffer((N,), "int32"), Y: T.Buffer((N, 4), "int32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([N])
+        r = T.alloc_local((4,), "int32")
+        for i in T.serial(4):
+            r[i] = X[tid] + i
+        n: T.int32 = X[6]  # 7: the same for all threads
+        Y[tid, 0] = T.if_then_else(n < 4 and r[n] > 0, 1, 0)
+        Y[tid, 1] = T.if_then_else(n >= 4 or r[n] > 0, 1, 0)
+        Y[tid, 2] = T.if_then_else(n < 4, r[n], 7) + T.if_then_else(n >= 4, X[tid], r[n])
+        Y[tid, 3] = 0
+        if X[tid] < 4 and r[X[tid]] % 4 == 0:
+            Y[tid, 3] = 1
+
+    X = I % 7 + 1
+    wanted = [0 * X, 0 * X + 1, 7 + X, (X < 4) & (2 * X % 4 == 0)]
+    return kernel, [X], np.stack(wanted, axis=1).astype(np.int32)
+
+
+@case
+def conditions_that_guard_memory_out_of_range():
+    @T.prim_func
+    def kernel(X: T.Buffer((N,), "int32"), Y: T.Buffer((N, 3), "int32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([N])
+        at: T.int32 = tid
+        while at < N and X[at] != 7:
+            at = at + 1
+        Y[tid, 0] = at
+        n: T.int32 = X[6] * 10
+        y: T.int32 = 0
+        for i in T.serial(8):
+            if n + i < N and X[n + i] > 0:
+                y = y + 1
+            if n - 20 + i * 4 < N and X[n - 20 + i * 4] > 2:
+                y = y + 10
+        Y[tid, 1] = y
+        z: T.int32 = 0
+        for i in T.serial(4):
+            if tid * 4 + i < 37:
+                z = z + X[tid * 4 + i]
+        Y[tid, 2] = z + T.if_then_else(tid < 60, X[tid + 4], X[0])
+
+    X = I % 7 + 1
+
+    def thread(tid):
+        at = next((k for k in range(tid, N) if X[k] == 7), N)
+        y = sum(10 for i in range(8) if 50 + 4 * i < N and X[50 + 4 * i] > 2)
+        z = sum(int(X[k]) for k in range(4 * tid, min(4 * tid + 4, 37)))
+        return at, y, z + int(X[tid + 4] if tid < 60 else X[0])
+
+    return kernel, [X], each(thread, I)
+
+
 # -------------------------------------------------------------------------------------- tests
 
 
@@ -372,6 +436,113 @@ def test_random_kernels_whose_lanes_part(seed, dtype, tmp_path):
     report = sim.simulate(kernel, X.copy(), Y)
     assert not report.findings, report
     np.testing.assert_array_equal(Y, np.array(random_kernels.expected(python, X)))
+
+
+HEAD = """
+from tvm.script import tirx as T
+
+@T.prim_func
+def kernel(X: T.Buffer((64,), "int32"), Y: T.Buffer((64,), "int32")):
+    T.device_entry()
+    cta = T.cta_id([1])
+    tid = T.thread_id([64])
+    y: T.int32 = 0
+"""
+
+
+def nested_loops(count, parting):
+    """Loops inside each other, of which four run twice and one as often as a lane says."""
+    once = "(X[tid] + 6) // 7" if parting else "X[7]"
+    names = ", ".join(f"i{i}" for i in range(count))
+    extents = ["2" if i % (count // 4) == 0 and i < count - 1 else once for i in range(count)]
+    extents[3] = "X[tid] % 3 + 1" if parting else "X[2]"
+    text = f"    for {names} in T.grid({', '.join(extents)}):\n        y = y + 1 + i0\n"
+    X = I % 7 + 1
+    twice = extents.count("2")
+    times = 2 ** (twice - 1) * (X % 3 + 1 if parting else 0 * X + 3)
+    return text, X, 3 * times
+
+
+def nested_branches(count, parting):
+    """Branches inside each other; all lanes meet in the innermost."""
+    who = "tid" if parting else "0"
+    text = ""
+    for i in range(count):
+        text += "    " * (i + 1) + f"if X[{who}] != {100 + i}:\n"
+        text += "    " * (i + 2) + f"y = y + {i}\n"
+    text += "    " * (count + 1) + "T.cuda.cta_sync()\n"
+    return text, I % 7, 0 * I + count * (count - 1) // 2
+
+
+def long_chain(count, parting):
+    """A chain of ``elif``, as long as a table of cases may be."""
+    who = "tid" if parting else "9"
+    text = ""
+    for i in range(count):
+        text += f"    {'elif' if i else 'if'} X[{who}] == {i}:\n        y = {i * i % 97}\n"
+    X = (I * 5 % 160).astype(np.int32)
+    at = X if parting else 0 * X + X[9]
+    return text + "    else:\n        y = -1\n", X, np.where(at < count, at * at % 97, -1)
+
+
+def many_exits(count, parting):
+    """Statements of a branch one after the other, behind each of which some lanes may be gone."""
+    text = "    for k in T.serial(3):\n        if X[tid] > 1:\n"
+    for i in range(count):
+        text += f"            if X[tid] + k == {i}:\n                continue\n"
+        text += f"            y = y + {i}\n"
+    X = I % 7 if parting else 0 * I + 4
+    upto = lambda x: x * (x - 1) // 2  # noqa: E731
+    return text, X, np.where(X > 1, upto(X) + upto(X + 1) + upto(X + 2), 0)
+
+
+@pytest.mark.parametrize("parting", [False, True])
+@pytest.mark.parametrize(
+    ("text_of", "count"),
+    [(nested_loops, 28), (nested_branches, 90), (long_chain, 150), (many_exits, 120)],
+)
+def test_deeper_than_python_compiles(text_of, count, parting, tmp_path):
+    """CPython takes 20 loops inside each other, and 100 levels of indentation."""
+    text, X, expected = text_of(count, parting)
+    kernel = module_from(tmp_path / "kernel.py", HEAD + text + "    Y[tid] = y\n").kernel
+    for schedule in ("lazy", "eager"):
+        Y = np.full(N, 99, np.int32)
+        report = sim.simulate(kernel, X.astype(np.int32), Y, schedule=schedule)
+        assert not report.findings, report
+        np.testing.assert_array_equal(Y, expected)
+
+
+def test_barrier_in_a_block_that_is_a_function_of_its_own(tmp_path):
+    """Its deadlock is found, and its line is the barrier's."""
+    text, _, _ = nested_branches(90, parting=True)
+    text = text.replace("T.cuda.cta_sync()", "T.ptx.bar.sync(1, 64)")
+    kernel = module_from(tmp_path / "kernel.py", HEAD + text + "    Y[tid] = y\n").kernel
+    X = np.where(I < 32, 0, 100).astype(np.int32)  # the second warp does not come
+    found = finding(kernel, X, np.zeros(N, np.int32))
+    assert found.code == "deadlock"
+    assert "bar.sync" in found.location.text
+
+
+def running(value, X, tid, count):
+    """An expression of ``count`` terms, each of which needs the one before."""
+    for i in range(count):
+        value = (value ^ X[(tid + i) % N]) + (tid & i)
+    return value
+
+
+@pytest.mark.parametrize("count", [150, 500])
+def test_expression_of_many_terms(count):
+    @T.prim_func
+    def kernel(X: T.Buffer((N,), "int32"), Y: T.Buffer((N,), "int32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([N])
+        Y[tid] = running(X[tid], X, tid, count)
+
+    X, Y = ints(31), np.zeros(N, np.int32)
+    report = sim.simulate(kernel, X, Y)
+    assert not report.findings, report
+    np.testing.assert_array_equal(Y, running(X, X, I, count))
 
 
 def finding(kernel, *arrays):

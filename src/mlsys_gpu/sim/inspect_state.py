@@ -19,6 +19,7 @@ from mlsys_gpu.sim.machine import memory
 from mlsys_gpu.sim.machine.barriers import MBarrier
 from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, SITE_MASK
 from mlsys_gpu.sim.machine.core import Cluster, Cta, Machine, Warp, ranges
+from mlsys_gpu.sim.machine.formats import STORED, decode
 from mlsys_gpu.sim.machine.numerics import INTEGER_POISON, POISON, STORAGE, bf16_to_f32
 from mlsys_gpu.sim.machine.rendezvous import Rendezvous
 from mlsys_gpu.sim.machine.tcgen05 import filling
@@ -56,6 +57,8 @@ def as_numbers(raw: np.ndarray, dtype: str) -> np.ndarray:
     flat = np.ascontiguousarray(raw)
     if dtype == "bfloat16":
         return bf16_to_f32(flat.view(np.uint16)[..., 0])
+    if dtype in STORED:
+        return decode(flat[..., 0], STORED[dtype])
     if dtype in STORAGE:
         return flat.view(STORAGE[dtype])[..., 0]
     try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from mlsys_gpu.lowering import LINE_KEY
 from mlsys_gpu.sim.frontend import table
-from mlsys_gpu.sim.frontend.values import Root
+from mlsys_gpu.sim.frontend.values import Root, element
 
 #: Attributes of the lowered function that change nothing for the simulator.
 SILENT_ATTRIBUTES = {
@@ -503,10 +503,28 @@ def _add_root(facts: Facts, buffer: Any) -> None:
     for dim in buffer.shape:
         size *= int(dim.value)
     key = node_id(buffer)
-    root = Root(str(buffer.name), str(buffer.dtype), size, buffer, None)
-    root.kind = "scalar" if size == 1 else "list"
+    dtype, lanes = element(str(buffer.dtype))
+    root = Root(str(buffer.name), dtype, size * lanes, buffer, None)
+    root.kind = "array" if lanes > 1 else "scalar" if size == 1 else "list"
     facts.roots[key] = root
     facts.root_of[key] = key
+
+
+def widened_index(index: Any, lanes: int) -> Any:
+    """The subscript of a vector's numbers, from that of vectors."""
+    from tvm import tirx
+
+    dtype = element(str(index.ty))[0]
+
+    def number(n: int) -> Any:
+        return tirx.IntImm(dtype, n)
+
+    if type(index).__name__ == "Ramp":  # consecutive vectors
+        base, count = index.base, int(getattr(index.lanes, "value", index.lanes))
+        ramp = tirx.Ramp(base * number(lanes), number(1), number(count * lanes))
+        stride = getattr(index.stride, "value", None)
+        return ramp if stride == 1 else index
+    return tirx.Ramp(index * number(lanes), number(1), number(lanes))
 
 
 def _alias(facts: Facts, stmt: Any) -> None:
@@ -521,7 +539,7 @@ def _alias(facts: Facts, stmt: Any) -> None:
         return
     facts.root_of[node_id(stmt.buffer)] = root
     held = facts.roots[root]
-    if str(stmt.buffer.dtype) != held.dtype:
+    if element(str(stmt.buffer.dtype))[0] != held.dtype:
         held.kind = "array"
 
 

@@ -36,7 +36,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "Loads, stores, atomics": (
         "ptx.ld", "ptx.ld_*", "ptx.st", "ptx.st_*", "ptx.ldu*", "ptx.atom*", "ptx.red", "ptx.red_*",
         "cuda.ldg", "cuda.atomic*", "cuda.wait_until", "ptx.isspacep", "ptx.cvta*", "ptx.addr",
-        "cuda.cvta*", "ptx.prefetch*", "ptx.applypriority*", "ptx.createpolicy*",
+        "cuda.cvta*", "ptx.prefetch*", "ptx.discard", "ptx.applypriority*", "ptx.createpolicy*",
     ),
     "Matrix products of a warp: mma.sync": (
         "ptx.mma*", "ptx.ldmatrix*", "ptx.stmatrix*", "ptx.movmatrix*",
@@ -59,6 +59,7 @@ REMARKS: dict[str, str] = {
     "ptx.prefetch*": "no effect: there are no caches",
     "ptx.cp_async_bulk*prefetch*": "no effect: there are no caches",
     "ptx.applypriority*": "no effect: there are no caches",
+    "ptx.discard": "writes 128 bytes that look like nothing sensible",
     "ptx.createpolicy*": "an opaque value; cache hints are accepted and have no effect",
     "ptx.griddepcontrol": "returns at once: a launch by itself depends on no other grid",
     "ptx.fence_proxy": "of `.async`, by state space; `.alias` has no effect",
@@ -139,7 +140,6 @@ LEFT: tuple[Left, ...] = (
     ),
     Left("Copies between GPUs (`fabric`)", "there is one GPU",
          ("ptx.fabric*", "ptx.fence_proxy_fabric")),
-    Left("`discard`", "it leaves memory without a defined value", ("ptx.discard",)),
     Left(
         "`st.async` and `red.async` to global memory", "writes to memory-mapped devices",
         ("ptx.st_async_release", "ptx.red_async_release"),

@@ -28,7 +28,7 @@ def address_of(t: Any, call: Any) -> Value:
     buffer = t.buffer_of(load.source)
     if buffer.scope == "local":
         raise t.refuse(f"the address of the local {buffer.name} as a value")
-    return t.address(buffer, load.indices[0])
+    return t.address(buffer, load.indices[0], elements=True)
 
 
 @row("buffer_data", vectorizable=True)
@@ -360,6 +360,12 @@ def ld(t: Any, call: Any) -> None:
     if size == 16:
         if t.slice is not None:
             raise NotVectorizable("a 128-bit register")
+        registers = t.wide_registers(targets[0])
+        if registers is not None:
+            t.touch_registers(registers, True)
+            words = f"({code}).view({NUMPY[registers.dtype]})"
+            t.write_registers(registers, Value(words, registers.dtype, where.lane))
+            return
         wide = Value(f"wide({code})", "uint128", where.lane)
         t.store_register(t.buffer_of(targets[0].source), targets[0].indices[0], wide)
         return
@@ -417,7 +423,10 @@ def st(t: Any, call: Any) -> None:
         if size == 16:
             if t.slice is not None:
                 raise NotVectorizable("a 128-bit register")
-            value, size, count = f"words({t.expr(sources[0]).code})", 8, 2
+            wide = t.expr(sources[0])
+            value, size, count = f"words({wide.code})", 8, 2
+            if wide.parts is not None:  # registers of other types, seen as one of 128 bits
+                value = f"stacked([{', '.join(t.raw(v, 'uint64') for v in wide.parts)}], np.uint64)"
         else:
             value = _group(t, sources, size)
         t.mark()

@@ -78,6 +78,17 @@ def prefetch(t: Any, call: Any) -> None:
     """Brings data or a tensor map nearer, or keeps it there; the simulator has no caches."""
 
 
+@row("ptx.discard")
+def discard(t: Any, call: Any) -> None:
+    """A weak write of 128 bytes that nobody may rely on ("discard", PTX ISA)."""
+    where = t.address_name(t.expr(call.one("addr")))
+    t.note_memory("global", store=True, width=16)
+    t.mark()
+    poison = 'np.full(2, int(poison("uint64")), dtype=np.uint64)'
+    for at in range(0, 128, 16):
+        t.emit(f"st_global(w, {where.code} + {at}, {poison}, 8, 2{t.mask(where)})")
+
+
 @row(
     "ptx.createpolicy_range",
     "ptx.createpolicy_fractional",

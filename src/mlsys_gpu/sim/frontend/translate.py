@@ -9,8 +9,12 @@ runs on scalars; a branch that some lanes take runs under a mask.
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 import re
+import sys
+import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +26,7 @@ from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
 from mlsys_gpu.sim.frontend import analysis, control, coverage, families, overflow, table
 from mlsys_gpu.sim.frontend.control import Context, Frame
 from mlsys_gpu.sim.frontend.hoist import hoist
+from mlsys_gpu.sim.frontend.nesting import split
 from mlsys_gpu.sim.frontend.reroll import reroll
 from mlsys_gpu.sim.frontend.values import (
     BYTES,
@@ -32,8 +37,12 @@ from mlsys_gpu.sim.frontend.values import (
     Registers,
     Root,
     SliceLoop,
+    UnknownType,
     Value,
+    element,
 )
+from mlsys_gpu.sim.machine import formats
+from mlsys_gpu.sim.machine.formats import STORED
 from mlsys_gpu.sim.program import Program, Unsupported
 
 
@@ -43,7 +52,38 @@ def translate(lowered: Lowered, debug: bool = False) -> Program:
     ``debug``: with a call before every statement at which a debugger can stop.
     """
     table.load()
-    return Translator(lowered, debug).program()
+    try:
+        return _translated(lowered, debug)
+    except RecursionError:
+        return _with_room(lambda: _translated(lowered, debug))
+
+
+def _translated(lowered: Lowered, debug: bool) -> Program:
+    translator = Translator(lowered, debug)
+    try:
+        return translator.program()
+    except UnknownType as error:
+        raise translator.refuse(f"numbers of the type {error}") from None
+
+
+def _with_room(function: Callable[[], Any]) -> Any:
+    """What a function returns that recurses deeply, as expressions of thousands of terms make it.
+
+    In a thread, whose stack can be made as large as that takes.
+    """
+    limit, size = sys.getrecursionlimit(), threading.stack_size()
+    threading.stack_size(1 << 29)
+    sys.setrecursionlimit(max(limit, _DEEP))
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return pool.submit(function).result()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(size)
+
+
+#: Python calls inside each other for the longest expressions.
+_DEEP = 100_000
 
 
 @dataclass
@@ -130,7 +170,7 @@ class Translator:
         self.emit("yield")  # a warp that never waits is a generator too
         if not any(line.lstrip().startswith("partial(") for line in self.lines):
             self.lines = [x for x in self.lines if not x.lstrip().startswith(families.REJOIN)]
-        source = "def kernel(w):\n" + "\n".join(hoist(self.lines)) + "\n"
+        source = "def kernel(w):\n" + "\n".join(split(hoist(self.lines))) + "\n"
         low = self.lowered
         return Program(
             name=low.name,
@@ -365,17 +405,18 @@ class Translator:
 
     def stmt_AllocBuffer(self, stmt: Any) -> None:
         buffer = stmt.buffer
-        scope, dtype, name = str(buffer.scope()), str(buffer.dtype), str(buffer.name)
+        scope, name = str(buffer.scope()), str(buffer.name)
+        dtype, lanes = element(str(buffer.dtype))
         if scope.startswith("shared"):
             if scope == "shared.dyn":
                 base = "GB"
             else:
-                size = _size(buffer) * BYTES[dtype]
+                size = _size(buffer) * lanes * BYTES[dtype]
                 start = (self.static_shared + 127) // 128 * 128
                 self.static_shared = start + size
                 base = f"(GB + {(self.lowered.launch.shared_bytes + 127) // 128 * 128 + start})"
                 self.static_shared += (-self.lowered.launch.shared_bytes) % 128
-            self.buffers[_id(buffer)] = Buffer(name, dtype, "shared", base=base)
+            self.buffers[_id(buffer)] = Buffer(name, dtype, "shared", base=base, lanes=lanes)
             return
         if not scope.startswith(("local", "")) or scope == "global":
             raise self.refuse(f"an allocation in {scope} memory")
@@ -385,7 +426,7 @@ class Translator:
         root.name = self.fresh(name)
         self.assigned.discard(_id(root.var))
         self.filled.pop(_id(root.var), None)
-        self.buffers[_id(buffer)] = Buffer(name, dtype, "local", root=root)
+        self.buffers[_id(buffer)] = Buffer(name, dtype, "local", root=root, lanes=lanes)
         if root.unused:
             return
         self.declare(name, root.name, dtype, root.kind, root.size)
@@ -400,7 +441,8 @@ class Translator:
 
     def stmt_DeclBuffer(self, stmt: Any) -> None:
         buffer = stmt.buffer
-        scope, dtype, name = str(buffer.scope()), str(buffer.dtype), str(buffer.name)
+        scope, name = str(buffer.scope()), str(buffer.name)
+        dtype, lanes = element(str(buffer.dtype))
         if scope.startswith("tmem"):
             address = buffer.allocated_addr
             first = int(address[0].value) if address else None
@@ -409,7 +451,11 @@ class Translator:
         source = _source_buffer(stmt.data)
         if source is not None and _id(source) in self.buffers:
             held = self.buffers[_id(source)]
-            self.buffers[_id(buffer)] = Buffer(name, dtype, held.scope, held.root, held.base)
+            if dtype == "uint128" and held.root is not None and held.root.dtype != dtype:
+                dtype, lanes = "uint64", 2
+            self.buffers[_id(buffer)] = Buffer(
+                name, dtype, held.scope, held.root, held.base, lanes=lanes
+            )
             return
         base = self.expr(stmt.data)
         kind = "shared" if scope.startswith("shared") else "global"
@@ -417,7 +463,7 @@ class Translator:
             held_name = self.fresh(name + "_base")
             self.emit(f"{held_name} = {base.code}")
             base = Value(held_name, "handle", base.lane, base.loop)
-        self.buffers[_id(buffer)] = Buffer(name, dtype, kind, base=base.code)
+        self.buffers[_id(buffer)] = Buffer(name, dtype, kind, base=base.code, lanes=lanes)
 
     def stmt_Evaluate(self, stmt: Any) -> None:
         value = stmt.value
@@ -433,7 +479,7 @@ class Translator:
         if unused:
             self.emit(value.code)
             return
-        (index,) = stmt.indices
+        index = self.subscript(buffer, stmt.indices)
         if buffer.scope == "local" and type(index).__name__ == "Ramp":
             if self.slice is not None:
                 raise NotVectorizable("a vector subscript")
@@ -592,10 +638,17 @@ class Translator:
             raise self.refuse(f"the buffer {var}, which nothing declares")
         return found
 
+    def subscript(self, buffer: Buffer, indices: Any) -> Any:
+        """A subscript in numbers, where one element of the buffer may be several."""
+        (index,) = indices
+        return index if buffer.lanes == 1 else analysis.widened_index(index, buffer.lanes)
+
     def view(self, root: Root, dtype: str) -> str:
         """Source of a root's array seen as ``dtype``."""
         if dtype == root.dtype:
             return root.name
+        if "uint128" in (dtype, root.dtype):
+            raise self.refuse(f"{root.dtype} registers seen as {dtype}")
         return f"{root.name}.view({NUMPY[dtype]})"
 
     def touch(self, root: Root, write: bool, span: tuple[str, str, str] | None = None) -> None:
@@ -771,7 +824,7 @@ class Translator:
             return where
         self.mark()
         name = self.fresh("i")
-        mask = f", {self.context.mask}" if where.lane and self.context.mask else ""
+        mask = f", {self.context.mask}" if self.context.mask else ""
         self.emit(f"{name} = register_index(w, {where.code}, {size}, {buffer.name!r}{mask})")
         return Value(name, where.dtype, where.lane, where.loop)
 
@@ -889,6 +942,16 @@ class Translator:
         if any(_id(x.source) != _id(first.source) for x in loads):
             return None
         return self.registers_of(buffer, [x.indices[0] for x in loads])
+
+    def wide_registers(self, load: Any) -> Registers | None:
+        """The two words of a 128-bit register that is a view of registers of another type."""
+        buffer = self.buffer_of(load.source)
+        if buffer.root is None or buffer.lanes != 2:
+            return None
+        first = self.expr(self.subscript(buffer, load.indices).base)
+        if not first.uniform:
+            raise self.refuse("128-bit registers that each lane chooses")
+        return Registers(buffer.root, buffer.dtype, first.code, 2)
 
     def registers_of(self, buffer: Buffer, indices: list[Any]) -> Registers | None:
         root = buffer.root
@@ -1093,10 +1156,12 @@ class Translator:
 
     # ------------------------------------------------------------------------------- memory
 
-    def address(self, buffer: Buffer, index: Any) -> Value:
-        """The generic address of a buffer's element."""
+    def address(self, buffer: Buffer, index: Any, elements: bool = False) -> Value:
+        """The generic address of a buffer's number; ``elements``: the index counts those."""
         where = self.expr(index)
         size = BYTES[buffer.dtype]
+        if elements:
+            size *= buffer.lanes
         offset = where.code if size == 1 else f"{where.code} * {size}"
         if where.code == "0":
             return Value(buffer.base, "handle")
@@ -1238,7 +1303,12 @@ class Translator:
         lanes = _lanes(expr)
         if lanes > 1 and type(expr).__name__ in _ELEMENTWISE:
             return self.elementwise(expr, lanes)
-        return handler(expr)
+        value = handler(expr)
+        if len(value.code) > _LONG and value.parts is None and _depth(value.code) > _DEPTH:
+            name = self.fresh("long")
+            self.emit(f"{name} = {value.code}")
+            return Value(name, value.dtype, value.lane, value.loop)
+        return value
 
     def elementwise(self, expr: Any, lanes: int) -> Value:
         """A short vector's expression, element by element."""
@@ -1288,6 +1358,10 @@ class Translator:
         text = repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
         if dtype == "bfloat16":
             return Value(f"f32_to_bf16(np.float32({text}))", dtype)
+        if dtype in STORED:
+            return Value(str(int(formats.encode(value, STORED[dtype], satfinite=True))), dtype)
+        if dtype not in FLOATS:
+            raise UnknownType(dtype)
         return Value(f"{NUMPY[dtype]}({text})", dtype)
 
     def expr_Var(self, expr: Any) -> Value:
@@ -1316,7 +1390,7 @@ class Translator:
 
     def expr_TensorLoad(self, expr: Any) -> Value:
         buffer = self.buffer_of(expr.source)
-        (index,) = expr.indices
+        index = self.subscript(buffer, expr.indices)
         if buffer.scope == "local" and type(index).__name__ == "Ramp":
             if self.slice is not None:
                 raise NotVectorizable("a vector subscript")
@@ -1336,6 +1410,10 @@ class Translator:
 
     def binary(self, expr: Any) -> tuple[Value, Value, bool, bool]:
         a, b = self.expr(expr.a), self.expr(expr.b)
+        if a.dtype in STORED:  # nor does CUDA have operators for them
+            raise self.refuse(f"arithmetic on {a.dtype}")
+        if a.parts is not None or b.parts is not None:
+            raise self.refuse(f"arithmetic on {expr.a.ty}")
         return a, b, a.lane or b.lane, a.loop or b.loop
 
     def arithmetic(self, expr: Any, sign: str) -> Value:
@@ -1505,11 +1583,49 @@ class Translator:
         self.emit(f"{name} = {value.code}")
         return Value(name, value.dtype, value.lane, value.loop)
 
+    def behind(self, expr: Any) -> tuple[Value, list[str]]:
+        """An expression that a condition of all lanes guards, and lines to run under the condition.
+
+        What must be computed beforehand, such as a checked index, counts only where it holds.
+        """
+        if not analysis.loads(expr):
+            return self.expr(expr), []
+        known, before = self.known(), self.emitted_site
+        value, lines = self.capture(expr)
+        if all(_MARK.fullmatch(line) for line in lines):
+            self.lines += lines
+            self.emitted_site = self.site if lines else before
+            return value, []
+        if self.slice is not None:
+            raise NotVectorizable("a load that a condition guards")
+        self.settled, self.filled, self.assigned = known
+        return value, lines
+
+    def run_if(self, test: str, lines: list[str], name: str, code: str) -> None:
+        """Compute a guarded expression under its condition."""
+        self.emit(f"if {test}:")
+        with self.block():
+            self.lines += ["    " + line for line in lines]
+            self.emit(f"{name} = {code}")
+
     def logic(self, expr: Any, word: str, sign: str) -> Value:
         a = self.expr(expr.a)
+        if a.uniform and a.code not in ("True", "False"):
+            b, lines = self.behind(expr.b)
+            if lines:
+                name = self.fresh("c")
+                rest = {"and": ("False", "w.nobody"), "or": ("True", "w.everybody")}[word]
+                self.emit(f"{name} = {rest[b.lane]}")
+                self.run_if(a.code if word == "and" else f"not {a.code}", lines, name, b.code)
+                return Value(name, "bool", b.lane, b.loop)
+            return self.joined(expr, word, sign, a, b)
         if a.lane and analysis.loads(expr.b):
             a = self.named(a)
         b = self.guarded(expr.b, a, word == "and")
+        return self.joined(expr, word, sign, a, b)
+
+    def joined(self, expr: Any, word: str, sign: str, a: Value, b: Value) -> Value:
+        """``and`` or ``or`` of two conditions."""
         lane, loop = a.lane or b.lane, a.loop or b.loop
         if a.uniform and lane and analysis.loads(expr.b):
             if loop:
@@ -1553,6 +1669,22 @@ class Translator:
     def choice(self, condition: Any, yes: Any, no: Any, dtype: str) -> Value:
         """``condition ? yes : no``, which evaluates one of the two."""
         test = self.expr(condition)
+        if test.uniform and test.code not in ("True", "False"):
+            one, first = self.behind(yes)
+            other, second = self.behind(no)
+            if not first and not second:
+                return self.choose(test, one, other, dtype)
+            lane = one.lane or other.lane
+            name = self.fresh("c")
+            codes = [
+                f'spread({v.code}, "{dtype}")' if lane and not v.lane else v.code
+                for v in (one, other)
+            ]
+            once = self.fresh("c")
+            self.emit(f"{once} = {test.code}")
+            self.run_if(once, first, name, codes[0])
+            self.run_if(f"not {once}", second, name, codes[1])
+            return Value(name, dtype, lane)
         if analysis.loads(yes) or analysis.loads(no):
             test = self.named(test)
         return self.choose(
@@ -1571,6 +1703,10 @@ class Translator:
         code = value.code
         if source == "bfloat16":
             code, source = f"bf16_to_f32({code})", "float32"
+        if source in STORED:
+            code, source = f'decoded({code}, "{STORED[source]}")', "float32"
+        if dtype in STORED:
+            return Value(f'encoded({code}, "{STORED[dtype]}")', dtype, value.lane, value.loop)
         if dtype == "bfloat16":
             if source != "float32":
                 code = f"({code}).astype(np.float32)" if many else f"np.float32({code})"
@@ -1750,9 +1886,26 @@ _ELEMENTWISE = {
 }  # fmt: skip
 
 
+#: Expressions longer than this, with more brackets inside each other, become several lines:
+#: Python takes 200 brackets.
+_LONG, _DEPTH = 400, 60
+
+
+def _depth(code: str) -> int:
+    """How many brackets an expression opens inside each other."""
+    depth = most = 0
+    for letter in code:
+        if letter in "([{":
+            depth += 1
+            most = max(most, depth)
+        elif letter in ")]}":
+            depth -= 1
+    return most
+
+
 def _lanes(expr: Any) -> int:
     """Elements of an expression's type (``float16x8`` has 8)."""
-    match = re.fullmatch(r"[a-z]+\d+x(\d+)", str(getattr(expr, "ty", "")))
+    match = re.fullmatch(r"[a-z]+\d+(?:_[a-z0-9]+?)?x(\d+)", str(getattr(expr, "ty", "")))
     return int(match.group(1)) if match else 1
 
 
@@ -1857,6 +2010,9 @@ def _normal(step: Any, constant: int, rest: str) -> tuple[Any, int, str]:
         return by, constant + low, rest
     return moved, constant + low, rest
 
+
+#: A line that says only where the kernel is.
+_MARK = re.compile(r" *w\.s = \d+")
 
 #: A float32 constant in the emitted source.
 _LITERAL = re.compile(r"np\.float32\((?:float\(\")?(-?[\w.+-]+)(?:\"\))?\)")

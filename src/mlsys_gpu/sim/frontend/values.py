@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
+
+from mlsys_gpu.sim.machine.formats import STORED
 
 
 class NotVectorizable(Exception):
@@ -68,6 +71,8 @@ class Buffer:
     root: Root | None = None  # local
     base: str = ""  # source of its base address (global, shared)
     declared_at: int | None = None  # tensor memory: its first column
+    #: Numbers in one element: a buffer of ``uint32x4`` is one of ``uint32``, four at a subscript.
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,23 +112,41 @@ class SliceLoop:
     inner: set[int] = field(default_factory=set)
 
 
+class UnknownType(Exception):
+    """A number type that nothing here computes with or stores; its name is the argument."""
+
+
+class _Sizes(dict[str, int]):
+    def __missing__(self, dtype: str) -> int:
+        raise UnknownType(dtype)
+
+
+def element(dtype: str) -> tuple[str, int]:
+    """The number type of a buffer's elements, and how many numbers each has."""
+    found = re.fullmatch(r"(.*\w)x(\d+)", dtype)
+    return (found[1], int(found[2])) if found else (dtype, 1)
+
+
 #: Bytes of one element.
-BYTES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "uint128": 16,
-    "bool": 1,
-}
+BYTES = _Sizes(
+    {
+        "float16": 2,
+        "bfloat16": 2,
+        "float32": 4,
+        "float64": 8,
+        "int8": 1,
+        "uint8": 1,
+        "int16": 2,
+        "uint16": 2,
+        "int32": 4,
+        "uint32": 4,
+        "int64": 8,
+        "uint64": 8,
+        "uint128": 16,
+        "bool": 1,
+        **dict.fromkeys(STORED, 1),
+    }
+)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -141,4 +164,5 @@ NUMPY = {
     "int64": "np.int64",
     "uint64": "np.uint64",
     "bool": "np.bool_",
+    **dict.fromkeys(STORED, "np.uint8"),
 }

@@ -29,6 +29,7 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
 )
 from mlsys_gpu.sim.machine.clocks import BARRIERS
 from mlsys_gpu.sim.machine.core import OPS, READINGS, MoreBarriers, execute
+from mlsys_gpu.sim.machine.formats import STORED
 from mlsys_gpu.sim.machine.numerics import STORAGE
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import Report
@@ -111,10 +112,11 @@ def host_array(array: Any, name: str, shape, dtype: str) -> np.ndarray:
         import torch
 
         view = array.detach()
-        host = (view.view(torch.int16) if dtype == "bfloat16" else view).numpy().view(storage)
+        bits = {"bfloat16": torch.int16, **dict.fromkeys(STORED, torch.uint8)}.get(dtype)
+        host = (view if bits is None else view.view(bits)).numpy().view(storage)
     elif isinstance(array, np.ndarray):
         given = array.dtype.name
-        if given != dtype and not (dtype == "bfloat16" and given == "uint16"):
+        if given != dtype and not (storage.name == given and dtype in ("bfloat16", *STORED)):
             raise TypeError(f"{name} is {given}; the kernel takes {dtype}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not C-contiguous: pass np.ascontiguousarray({name})")

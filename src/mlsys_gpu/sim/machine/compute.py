@@ -137,6 +137,8 @@ def register_index(w: Warp, index, size: int, name: str, mask=None):
     """An index into a local array of ``size`` registers; lanes outside the mask index nothing."""
     if not isinstance(index, np.ndarray):
         bad = not 0 <= index < size
+        if bad and mask is not None and not mask.any():
+            return 0
         first = int(index)
     else:
         if mask is not None:

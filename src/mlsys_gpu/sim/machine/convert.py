@@ -153,4 +153,4 @@ def decoded(x, name: str):
 def encoded(x, name: str):
     """float32 as 8-bit floats, as CUDA's constructors convert: to nearest even, saturating."""
     bits = formats.encode(_wide(x, "f32"), name, satfinite=True)
-    return _scalar(bits.astype(np.uint8))
+    return _word(bits)

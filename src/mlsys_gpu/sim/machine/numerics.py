@@ -12,7 +12,7 @@ POISON = np.uint32(0x7FC0DEAD)
 #: Each byte of an integer register that nothing has written.
 INTEGER_POISON = b"\x5a"
 
-#: Storage type of each TVM dtype; bfloat16 is held as its bits.
+#: Storage type of each TVM dtype; bfloat16 and 8-bit floats are held as their bits.
 STORAGE = {
     "float16": np.float16,
     "bfloat16": np.uint16,
@@ -27,6 +27,8 @@ STORAGE = {
     "int64": np.int64,
     "uint64": np.uint64,
     "bool": np.bool_,
+    "float8_e4m3fn": np.uint8,
+    "float8_e5m2": np.uint8,
 }
 
 #: What reductions (``redux.sync``, ``cp.reduce.async.bulk``) do with two integers.
