@@ -437,8 +437,10 @@ class _Outcome:
             else:
                 lines.append("  no findings" if self.report.checks else "  not checked for faults")
             if self.report.deadlock:
-                waiting = self.report.deadlock["waiting"]
-                lines += ["  who waits for what:", *(f"    {entry['text']}" for entry in waiting)]
+                from mlsys_gpu.sim.report import graph_lines
+
+                lines.append("  who waits for what:")
+                lines += [f"    {line}" for line in graph_lines(self.report.deadlock)]
             lines.append(
                 f"  {self.seconds:.3f} s simulated, {self.lowering_seconds:.3f} s lowered before"
             )

@@ -215,8 +215,7 @@ class Report:
             lines.append("  no findings" if self.checks else "  no findings (checks were off)")
         if self.deadlock:
             lines.append("  who waits for what:")
-            lines.extend(f"    {entry['text']}" for entry in self.deadlock["waiting"])
-            lines.extend(f"  {line}" for line in graph_lines(self.deadlock))
+            lines.extend(f"    {line}" for line in graph_lines(self.deadlock))
         return "\n".join(lines)
 
     def explain(self, output: Any, reference: Any = None, **options: Any) -> Any:
@@ -343,11 +342,18 @@ def coverage_map(owner: Any, most: int = 32) -> tuple[list[int], list[str]]:
 
 
 def graph_lines(graph: dict[str, Any]) -> list[str]:
-    """The wait-for graph as text: what is waited for, by whom, who would have to act; cycles."""
+    """A deadlock as text: what is waited for, by whom, who would have to act; cycles.
+
+    A run whose warps' next lines are not known has no graph: then, what each warp waits for.
+    """
+    if not graph.get("nodes"):
+        return [entry["text"] for entry in graph.get("waiting", [])]
     lines = []
     for node, waiters, acts in _waited_for(graph):
         lines.append(_needs(node))
-        lines.append("  waited for by " + ", ".join(text for text, _ in waiters))
+        for text, words in waiters:
+            why = f": {words.removeprefix('waits for ')}" if words else ""
+            lines.append(f"  waited for by {text}{why}")
         lines += [f"  {text}" for text in acts]
     for cycle in graph.get("cycles", []):
         lines.append("cycle: " + " -> ".join([*cycle, cycle[0]]))
