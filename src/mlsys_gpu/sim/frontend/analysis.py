@@ -245,8 +245,8 @@ class Facts:
 
     def root_at(self, expr: Any) -> Root | None:
         """The local allocation that an expression is a register of (or the address of one)."""
-        if type(expr).__name__ == "Call" and str(expr.op.name) == "tirx.address_of":
-            expr = expr.args[0]
+        place = pointed_at(expr)
+        expr = expr if place is None else place
         if type(expr).__name__ != "TensorLoad":
             return None
         return self.roots.get(self.root_of.get(node_id(expr.source), -1))
@@ -726,16 +726,25 @@ def destinations(call: Any) -> set[int]:
     positions = {
         i
         for i, a in enumerate(call.args)
-        if type(a).__name__ == "Call"
-        and str(a.op.name) == "tirx.address_of"
-        and type(a.args[0]).__name__ == "TensorLoad"
-        and not _in_memory(a.args[0].source)
+        if (load := pointed_at(a)) is not None and not _in_memory(load.source)
     }
     if name.startswith("tirx.ptx.") and name != "tirx.ptx.addr":
         for slot, group in ptx_operands(call)[0]:
             if slot.rw in ("w", "rw"):
                 positions |= {position for position, _ in group if position is not None}
     return positions
+
+
+def pointed_at(pointer: Any) -> Any:
+    """The element whose address an expression is (``address_of``, or a buffer's data), or None."""
+    if type(pointer).__name__ != "Call":
+        return None
+    name, target = str(getattr(pointer.op, "name", "")), pointer.args[0] if pointer.args else None
+    if name == "tirx.buffer_data":
+        from tvm import tirx
+
+        return tirx.BufferLoad(target, [tirx.IntImm("int32", 0)])
+    return target if name == "tirx.address_of" and type(target).__name__ == "TensorLoad" else None
 
 
 def ptx_operands(call: Any) -> tuple[list[Any], dict[str, str], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mlsys_gpu.sim.frontend import analysis
 from mlsys_gpu.sim.frontend.table import INLINE, inline, row
 from mlsys_gpu.sim.frontend.values import BYTES, FLOATS, NUMPY, NotVectorizable, Registers, Value
 
@@ -226,8 +227,8 @@ def tcgen05_encode_instruction(t: Any, call: Any) -> None:
 
 
 def _store_through(t: Any, target: Any, value: Value) -> None:
-    """Store a value through ``address_of`` a local."""
-    load = target.args[0]
+    """Store a value through the address of a local."""
+    load = analysis.pointed_at(target)
     buffer = t.buffer_of(load.source)
     if buffer.scope != "local":
         raise t.refuse(f"a descriptor written to {buffer.scope} memory")
@@ -295,7 +296,7 @@ def register_fence(t: Any, call: Any, arguments: list[Any]) -> None:
 
 def _registers_at(t: Any, pointer: Any, count: int) -> Registers:
     """``count`` registers behind the address of a local."""
-    load = pointer.args[0]
+    load = analysis.pointed_at(pointer)
     buffer = t.buffer_of(load.source)
     found = t.registers_of(buffer, [load.indices[0]])
     if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mlsys_gpu.sim.frontend import analysis
 from mlsys_gpu.sim.frontend.control import Context
 from mlsys_gpu.sim.frontend.families import (
     _collective,
@@ -248,10 +249,8 @@ def _converted_row(name: str, source: str, target: str, count: int) -> None:
 
 def _local(t: Any, pointer: Any) -> bool:
     """Whether a pointer is the address of a local array's element."""
-    if type(pointer).__name__ != "Call" or str(pointer.op.name) != "tirx.address_of":
-        return False
-    load = pointer.args[0]
-    return type(load).__name__ == "TensorLoad" and t.buffer_of(load.source).scope == "local"
+    load = analysis.pointed_at(pointer)
+    return load is not None and t.buffer_of(load.source).scope == "local"
 
 
 def _read_through(t: Any, pointer: Any, dtype: str, count: int) -> Value:

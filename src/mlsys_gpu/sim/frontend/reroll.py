@@ -505,6 +505,8 @@ class _Numbers:
                 self.tables[node_id(made)] = values
             return made
         moved = self.variable if dtype == "int32" else tirx.Cast(dtype, self.variable)
+        if step < 0 and dtype.startswith("uint"):
+            return tirx.Sub(expr, tirx.Mul(moved, tirx.IntImm(dtype, -step)))
         if step != 1:
             moved = tirx.Mul(moved, tirx.IntImm(dtype, step))
         return moved if first == 0 else tirx.Add(moved, expr)

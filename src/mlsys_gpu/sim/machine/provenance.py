@@ -65,6 +65,7 @@ class Operand:
     along: np.ndarray  # the coordinate that K runs over
     across: np.ndarray  # the other one: rows of the operand
     last: bool  # K runs over the tensor's last dimension
+    flat: np.ndarray  # the element's place in the tensor, counted row by row
 
     @property
     def stride(self) -> int:
@@ -74,10 +75,8 @@ class Operand:
     def element(self, tensors: list[memory.Tensor], row: int, k: int) -> str:
         """``A[3, 17]``: the element at a position of the operand."""
         tensor = tensors[int(self.sources[row, k])]
-        across, along = int(self.across[row, k]), int(self.along[row, k])
-        at, last = (across, along) if self.last else (along, across)
-        outer = np.unravel_index(at, tensor.shape[:-1]) if len(tensor.shape) > 1 else ()
-        return f"{tensor.name}[{', '.join(str(int(i)) for i in (*outer, last))}]"
+        index = np.unravel_index(int(self.flat[row, k]), tensor.shape)
+        return f"{tensor.name}[{', '.join(str(int(i)) for i in index)}]"
 
     def span(self, numbers: Any) -> str:
         """``A[:, 16:24]``: a range along K."""
@@ -192,7 +191,28 @@ def origin(name: str, tensors, last, row, mark, transposed: bool) -> Operand | N
     if along_last == _steady(row, last):  # neither, or too small to tell: as it was declared
         along_last = not transposed
     along, across = (last, row) if along_last else (row, last)
-    return Operand(name, tensors[int(sources[0, 0])], sources, along, across, along_last)
+    tensor = tensors[int(sources[0, 0])]
+    flat = np.maximum(row, 0) * tensor.shape[-1] + np.maximum(last, 0)
+    found = Operand(name, tensor, sources, along, across, along_last, flat)
+    step = _matrix(found) if _wrong(found).any() else None
+    if step is not None:  # the tensor is declared in another shape than the matrix that lies in it
+        found.along = np.broadcast_to(flat[:1] // step, flat.shape)
+        found.across = np.broadcast_to(np.arange(flat.shape[0])[:, None], flat.shape)
+    return found
+
+
+def _matrix(operand: Operand) -> int | None:
+    """How far apart neighbours along K lie in memory, where the operand is a matrix in a tensor of
+    other dimensions: flattened, or with heads beside each other in one row."""
+    flat, width = operand.flat, operand.tensor.shape[-1]
+    if (operand.sources != operand.tensor.index).any() or min(flat.shape) < 2:
+        return None
+    down, step = int(flat[1, 0] - flat[0, 0]), int(flat[0, 1] - flat[0, 0])
+    if min(down, step) <= 0 or not all(n % width == 0 or width % n == 0 for n in (down, step)):
+        return None
+    rows, columns = (np.arange(n) for n in flat.shape)
+    fits = flat == flat[0, 0] + down * rows[:, None] + step * columns
+    return step if fits.all() else None
 
 
 def _steady(along: np.ndarray, across: np.ndarray) -> bool:
