@@ -16,6 +16,7 @@ that is nobody.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,8 +129,8 @@ def _single(t: Any, stmt: Any) -> analysis.SingleLane | None:
 
 
 def _masked(t: Any, mask: str, body: Any) -> None:
-    """A branch under a mask."""
-    outer = t.context
+    """A branch under a mask; where all lanes take it, as mostly, worthwhile code runs without."""
+    outer, start, shared = t.context, len(t.lines), t.static_shared
     t.emit(f"if {mask}.any():")
     with t.block():
         t.context = Context(mask=mask)
@@ -137,6 +138,32 @@ def _masked(t: Any, mask: str, body: Any) -> None:
         t.stmt(body)
         t.frames.pop()
     t.context = outer
+    if not outer.everyone or outer.mask or node_id(body) in t.facts.leaves or t.debug:
+        return
+    if shared != t.static_shared or not _worth_twice(mask, t.lines[start + 1 :]):
+        return
+    _, *masked = t.lines[start:]
+    del t.lines[start:]
+    t.emit(f"if {mask}.all():")
+    with t.block():
+        t.stmt(body)
+    t.emit(f"elif {mask}.any():")
+    t.lines += masked
+
+
+#: What code may call that stands twice, with a mask and without.
+_TWICE = {
+    "ld_shared", "st_shared", "ld_global", "st_global", "ld_generic", "st_generic", "written",
+    "product32", "register_index", "register_range",
+}  # fmt: skip
+
+
+def _worth_twice(mask: str, lines: list[str]) -> bool:
+    """Whether a branch is long, works on registers under its mask, and synchronises with nobody."""
+    text = "\n".join(lines)
+    if not set(re.findall(r"(\w+)\(w\b", text)) <= _TWICE or re.search(r"\byield\b", text):
+        return False
+    return len(re.findall(rf"\[{mask}\b|np\.where\({mask}\b", text)) >= 8
 
 
 def _chain(t: Any, stmt: Any, condition: Value) -> None:

@@ -22,11 +22,16 @@ _TINY = np.float32(1.1754944e-38)  # the smallest normal float32
 def _flush(x):
     """Subnormals to zeros of the same sign (``.ftz``)."""
     x = np.asarray(x, dtype=np.float32)
-    return x * (np.abs(x) >= _TINY)
+    sizes = np.abs(x)
+    if sizes.size and np.minimum.reduce(sizes, axis=None) >= _TINY:  # as most often
+        return x
+    return x * (sizes >= _TINY)
 
 
 def _odd(s, error):
     """A float64 sum rounded to odd: where it is inexact, its last bit says so for the next step."""
+    if error is None:
+        return s
     bits = s.view(np.int64)
     even = (error != 0) & ((bits & 1) == 0) & np.isfinite(s)
     towards = np.where(error > 0, np.inf, -np.inf)
@@ -63,35 +68,38 @@ _BELOW, _HALF_WAY = (1 << 29) - 1, 1 << 28
 
 
 def _rounded(s, error, mode: str, ftz: bool):
-    """``s + error`` as float32: a float64 sum and what it lacks of the exact one (0 for a product).
+    """``s + error`` as float32: a float64 sum and what it lacks of the exact one (None: nothing).
 
     Below float32's normal range (but for ``ftz``, which makes zeros of that), and half-way between
     two values, by way of a sum rounded to odd.
     """
-    if error is None:
-        error = np.zeros_like(s)
     bits = s.view(np.int64)
     if not ftz:
         small = np.abs(s) < _TINY
         if small.any() and (small & (s != 0)).any():
             return _to_f32(_odd(s, error), mode)
     if mode in ("rn", ""):
-        if (bits & _BELOW == _HALF_WAY).any():
+        if error is not None and (bits & _BELOW == _HALF_WAY).any():
             s = _odd(s, error)
-        return s.astype(np.float32)
+        r = s.astype(np.float32)
+        return _flush(r) if ftz else r
     # towards zero: the significand cut off, after a step back where the sum went past the exact one
-    past = error * s < 0
-    cut = (bits - past) & ~_BELOW
+    cut = (bits if error is None else bits - (error * s < 0)) & ~_BELOW
     if mode != "rz":
         away = s < 0 if mode == "rm" else s > 0
-        inexact = (bits & _BELOW != 0) | (error != 0)
+        inexact = bits & _BELOW != 0
+        if error is not None:
+            inexact |= error != 0
         cut = cut + (away & inexact) * (_BELOW + 1)
     r = cut.view(np.float64)
     if ftz:
-        r = r * (np.abs(r) >= _TINY)
+        sizes = np.abs(r)
+        if not (sizes.size and np.minimum.reduce(sizes, axis=None) >= _TINY):
+            r = r * (sizes >= _TINY)
     r = r.astype(np.float32)
     if not np.isfinite(r).all():  # overflow: the largest number, or infinity away from zero
-        return _to_f32(np.where(np.isfinite(s), _odd(s, error), s), mode)
+        r = _to_f32(np.where(np.isfinite(s), _odd(s, error), s), mode)
+        return _flush(r) if ftz else r
     return r
 
 
@@ -100,6 +108,8 @@ def _binary32(kind: str, mode: str, ftz: bool, sat: bool, args):
     if mode in ("rn", "") and kind != "fma":
         a, b = args
         r = a + b if kind == "add" else a - b if kind == "sub" else a * b
+        if ftz:
+            r = _flush(r)
     else:
         wide = [x.astype(np.float64) for x in args]
         if kind == "mul":
@@ -110,8 +120,6 @@ def _binary32(kind: str, mode: str, ftz: bool, sat: bool, args):
             s = a + b
             error = _lost(a, b, s)
         r = _rounded(np.asarray(s), error, mode, ftz)
-    if ftz:
-        r = _flush(r)
     if sat:
         r = np.clip(np.where(np.isnan(r), np.float32(0), r), np.float32(0), np.float32(1))
     return np.asarray(r, dtype=np.float32)
@@ -130,6 +138,8 @@ def f32(kind: str, mode: str, ftz: bool, sat: bool, *args):
 def _halves(x):
     if isinstance(x, int):
         return _halves_of(x)
+    if isinstance(x, np.ndarray) and x.ndim and x.dtype == np.uint64 and x.flags.c_contiguous:
+        return x.view(np.float32).reshape(*x.shape, 2)
     return _parts(np.asarray(x, dtype=np.uint64), np.float32)
 
 
@@ -427,8 +437,11 @@ def extreme(kind: str, nan: bool, *args):
     }[kind, nan]
     r = args[0]
     for other in args[1:]:
-        before, r = r, combine(r, other)
-        if not np.all(r):  # which of two zeros
+        r = combine(r, other)
+    if not np.asarray(r).all():  # once more: which of two zeros
+        r = args[0]
+        for other in args[1:]:
+            before, r = r, combine(r, other)
             both = (before == 0) & (other == 0)
             zero = before + other if kind == "max" else -((-before) + (-other))
             r = np.where(both, zero, r)

@@ -24,7 +24,11 @@ def clc_try_cancel(w: Warp, address, barrier, everywhere: bool, mask=None) -> No
     what = "clusterlaunchcontrol.try_cancel"
     for _, (into, on) in _issuers(w, mask, what, address, barrier):
         failed = w.cluster.state.get("clc_failed")
-        if failed is not None and failed[1] <= max(w.clock[0, failed[0]], w.clock[2, failed[0]]):
+        if (
+            w.checks
+            and failed is not None
+            and failed[1] <= max(w.clock[0, failed[0]], w.clock[2, failed[0]])
+        ):
             w.machine.report(
                 "clc-protocol",
                 w,

@@ -128,12 +128,34 @@ def stamp(agent: int, clock: int, site: int = 0) -> int:
     return agent << AGENT_SHIFT | clock << CLOCK_SHIFT | site
 
 
-def unseen(stamps: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
-    """Which of the stamps a clock (one row, by agent) has not seen; None where it has seen all."""
-    first = int(stamps.flat[0])
-    if first == int(stamps.max()) == int(stamps.min()):
-        if (first >> CLOCK_SHIFT) & CLOCK_MASK <= int(clock[first >> AGENT_SHIFT]):
+def bounds(stamps: np.ndarray) -> tuple[int, int]:
+    """The lowest and the highest of some stamps; the lowest is 0 where one is of nobody."""
+    return int(np.minimum.reduce(stamps, axis=None)), int(np.maximum.reduce(stamps, axis=None))
+
+
+def unseen(
+    stamps: np.ndarray, clock: np.ndarray, within: tuple[int, int] | None = None
+) -> np.ndarray | None:
+    """Which of the stamps a clock (one row, by agent) has not seen; None where it has seen all.
+
+    ``within``: the stamps' :func:`bounds`, where they are known. Most often one agent has made all
+    of them, and then the latest decides.
+    """
+    low, high = bounds(stamps) if within is None else within
+    agent = high >> AGENT_SHIFT
+    if low >> AGENT_SHIFT == agent:
+        seen = stamp(agent, int(clock[agent]), SITE_MASK)
+        if high <= seen:
             return None
-        return np.ones(stamps.shape, dtype=bool)
-    bad = ((stamps >> CLOCK_SHIFT) & CLOCK_MASK) > clock[stamps >> AGENT_SHIFT]
+        return stamps > seen
+    seen = (np.arange(clock.size) << AGENT_SHIFT) | (clock << CLOCK_SHIFT) | SITE_MASK
+    bad = stamps > seen[stamps >> AGENT_SHIFT]
     return bad if bad.any() else None
+
+
+def unseen_of(agent: int, stamps: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
+    """:func:`unseen` of stamps that are all of one agent, or of nobody."""
+    seen = stamp(agent, int(clock[agent]), SITE_MASK)
+    if int(np.maximum.reduce(stamps, axis=None)) <= seen:
+        return None
+    return stamps > seen

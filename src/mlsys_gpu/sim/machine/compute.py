@@ -39,6 +39,9 @@ def poison(dtype: str):
     return storage.type(0)
 
 
+_POISONED = int(poison("int32"))
+
+
 @op
 def fresh(count: int, dtype: str) -> np.ndarray:
     """Registers of a local array, ``[32, count]``, which nothing has written."""
@@ -210,7 +213,7 @@ def held(value):
 @op
 def written(w: Warp, value, name: str, mask=None):
     """A register's value; a finding where an active lane's still holds the poison."""
-    if not w.checks:
+    if not w.checks or (isinstance(value, int) and value != _POISONED):
         return value
     bits = np.asarray(value)
     if bits.dtype == np.float32:
@@ -281,7 +284,7 @@ def mapa(w: Warp, address, rank, mask=None):
         tag = address & ~np.int64((1 << 32) - 1)
     else:
         tag = address >> memory.SPACE_BITS << memory.SPACE_BITS
-    low, high = np.min(rank), np.max(rank)
+    low, high = (np.min(rank), np.max(rank)) if isinstance(rank, np.ndarray) else (rank, rank)
     if low < 0 or high >= w.cluster.size:
         w.machine.report(
             "out-of-bounds",

@@ -7,6 +7,8 @@ Synchronization and Communication Instructions" (vote.sync, match.sync, redux.sy
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from mlsys_gpu.sim.machine.compute import other_poison, poison, wrap
@@ -158,6 +160,15 @@ def _from_lanes(w: Warp, values: np.ndarray, source: np.ndarray, mask) -> np.nda
 def shfl_p(w: Warp, mode: str, value, b, c, mask=None):
     """``shfl.sync`` with the ISA's clamp and segment mask in ``c``: values, and whether each lane's
     source lies in its segment. A lane that reads one that takes no part gets poison."""
+    source, inside = (_partners if isinstance(b, int) and isinstance(c, int) else _sources)(
+        mode, b, c
+    )
+    values = np.broadcast_to(np.asarray(value), (32,))
+    return _from_lanes(w, values, source, mask), inside
+
+
+def _sources(mode: str, b, c) -> tuple[np.ndarray, np.ndarray]:
+    """The lane that each lane of a shuffle reads, and whether that lies in its segment."""
     lane = np.arange(32)
     by, clamp = np.asarray(b) & 31, np.asarray(c)
     last, segment = clamp & 31, clamp >> 8 & 31
@@ -175,9 +186,13 @@ def shfl_p(w: Warp, mode: str, value, b, c, mask=None):
     else:
         source = low | (by & ~segment & 31)
         inside = source <= high
-    values = np.broadcast_to(np.asarray(value), (32,))
     source = np.where(inside, source, lane)
-    return _from_lanes(w, values, source, mask), inside
+    for known in (source, inside):  # the next shuffle like this one has the same
+        known.setflags(write=False)
+    return source, inside
+
+
+_partners = lru_cache(maxsize=256)(_sources)
 
 
 @op

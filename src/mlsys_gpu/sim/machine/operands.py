@@ -29,8 +29,12 @@ def decode(cta: Cta, index: np.ndarray, transposed: bool, dtype: str) -> np.ndar
     return F16_VALUES.take(bits)
 
 
-def out_of_shared(w: Warp, cta: Cta, index: np.ndarray, what: str, site: int) -> None:
-    low, high = int(index.min()), int(index.max())
+def out_of_shared(w: Warp, cta: Cta, index: np.ndarray | slice, what: str, site: int) -> None:
+    """Stop where an operand's 16-byte rows (their indices, or a slice) leave shared memory."""
+    if isinstance(index, slice):
+        low, high = index.start, index.stop - 1
+    else:
+        low, high = int(index.min()), int(index.max())
     if low * 16 >= memory.RESERVED_SHARED and (high + 1) * 16 <= cta.shared.size:
         return
     w.machine.report(

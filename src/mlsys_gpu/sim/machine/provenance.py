@@ -18,6 +18,7 @@ Then, for every product:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Operand:
     last: bool  # K runs over the tensor's last dimension
     flat: np.ndarray  # the element's place in the tensor, counted row by row
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """Between neighbours along K: the heads of ``V[batch, key, head, :]``, say, else 1."""
         return max(1, int(np.gcd.reduce(np.diff(self.along[0]))))
@@ -84,29 +85,36 @@ class Operand:
         return f"{self.tensor.name}[{f':, {low}:{high}' if self.last else f'{low}:{high}, :'}]"
 
 
+#: The coordinates of K that one accumulator holds, for each pair of tensors multiplied.
+Life = dict[tuple[Any, ...], set[int]]
+
+
 def _hash(tensor: int, row: np.ndarray, last: np.ndarray) -> np.ndarray:
     """16 bits of a coordinate, by which a copied element is told from a computed one."""
-    mixed = np.asarray(last, dtype=np.uint32) * np.uint32(0x9E3779B1)
-    mixed = mixed ^ (np.asarray(row, dtype=np.uint32) * np.uint32(0x85EBCA77))
-    mixed = mixed ^ np.uint32(((tensor + 1) * 0xC2B2AE3D) & 0xFFFFFFFF)
-    mixed = (mixed ^ (mixed >> np.uint32(15))) * np.uint32(0x2C1B3C6D)
-    return (mixed ^ (mixed >> np.uint32(12))).astype(np.uint16)
+    columns = np.asarray(last, dtype=np.uint32) * np.uint32(0x9E3779B1)
+    columns = columns ^ np.uint32(((tensor + 1) * 0xC2B2AE3D) & 0xFFFFFFFF)
+    mixed = columns ^ (np.asarray(row, dtype=np.uint32) * np.uint32(0x85EBCA77))
+    mixed ^= mixed >> np.uint32(15)
+    mixed *= np.uint32(0x2C1B3C6D)
+    mixed ^= mixed >> np.uint32(12)
+    return mixed.astype(np.uint16)
 
 
 def marked(tensor: memory.Tensor, kind: str) -> memory.Tensor:
     """A copy of a tensor; its 16-bit elements hold ``last``, ``row`` or ``hash``."""
-    data = tensor.source[: tensor.nbytes].copy()
+    data = tensor.source[: tensor.nbytes]
     if tensor.itemsize == 2 and tensor.shape and max(tensor.shape) <= 1 << 16:
-        last = np.arange(tensor.shape[-1], dtype=np.uint32)[None, :]
-        rows = int(np.prod(tensor.shape[:-1]))
-        row = np.arange(rows, dtype=np.uint32)[:, None]
+        rows, width = int(np.prod(tensor.shape[:-1])), tensor.shape[-1]
         if rows <= 1 << 16:
-            values = {
-                "last": np.broadcast_to(last, (rows, last.size)),
-                "row": np.broadcast_to(row, (rows, last.size)),
-                "hash": _hash(tensor.index, row, last),
-            }[kind]
-            data = np.ascontiguousarray(values.astype(np.uint16)).reshape(-1).view(np.uint8)
+            last, row = np.arange(width)[None, :], np.arange(rows)[:, None]
+            values = np.empty((rows, width), dtype=np.uint16)
+            if kind == "hash":
+                block = max(1, (1 << 16) // width)  # of rows, which stay in the caches
+                for i in range(0, rows, block):
+                    values[i : i + block] = _hash(tensor.index, row[i : i + block], last)
+            else:
+                values[...] = last if kind == "last" else row
+            data = values.reshape(-1).view(np.uint8)
     return memory.Tensor(
         tensor.index, tensor.name, data, tensor.itemsize, tensor.shape, tensor.grain
     )
@@ -129,7 +137,7 @@ def examine(machine: Machine, program: Program, tensors: list[memory.Tensor]) ->
         runs.append(seen)
     if len({len(run) for run in runs}) != 1:
         return
-    lives: dict[Any, list[tuple[tuple[Any, ...], np.ndarray]]] = {}
+    lives: dict[Any, Life] = {}
     for products in zip(*runs, strict=True):
         if len({p.site for p in products}) != 1:
             return
@@ -163,22 +171,23 @@ def _examine_product(machine: Machine, tensors, products, lives) -> None:
         return
     along = lead.along[0]
     if not first.accumulate:
-        lives[first.accumulator] = []
-    life = lives.setdefault(first.accumulator, [])
+        lives[first.accumulator] = {}
     pair = tuple([None if operand is None else operand.tensor for operand in operands])
-    _once(machine, first, lead, along, [numbers for of, numbers in life if of == pair], pair)
-    life.append((pair, along))
+    before = lives.setdefault(first.accumulator, {}).setdefault(pair, set())
+    _once(machine, first, lead, along, before, pair)
 
 
 def origin(name: str, tensors, last, row, mark, transposed: bool) -> Operand | None:
     """Where an operand was copied from, or None where it was computed."""
     blank = (mark == 0) & (row == 0) & (last == 0)  # filled with zeros past an edge
     sources = np.full(mark.shape, -1)
-    fits = [
-        (tensor, mark == _hash(tensor.index, row, last))
-        for tensor in tensors
-        if tensor.itemsize == 2
-    ]
+    fits = []
+    for tensor in tensors:
+        if tensor.itemsize == 2:
+            fits.append((tensor, mark == _hash(tensor.index, row, last)))
+            if fits[-1][1].all():  # all of it: what fits others does so by chance
+                fits = fits[-1:]
+                break
     # The tensor that most elements fit comes first: a hash of 16 bits fits by chance now and then.
     for tensor, here in sorted(fits, key=lambda pair: -int(pair[1].sum())):
         sources[here & (sources < 0)] = tensor.index
@@ -291,15 +300,16 @@ def _together(machine: Machine, product: Product, a: Operand, b: Operand) -> Non
     _report(machine, product, said, STEP_FIX, a)
 
 
-def _once(machine: Machine, product: Product, operand: Operand, along, life, pair) -> None:
+def _once(machine: Machine, product: Product, operand: Operand, along, before, pair) -> None:
     """Every coordinate of K counts once, and none is skipped between two steps.
 
-    ``life``: the coordinates of earlier steps with the same pair of tensors. Where one operand is
-    computed, the other may well come again: with other parts of a sum, say.
+    ``before``: the coordinates of earlier steps with the same pair of tensors, to which these are
+    added. Where one operand is computed, the other may well come again: with other parts of a sum,
+    say.
     """
-    before = {int(n) for numbers in life for n in numbers}
+    stride = operand.stride
     for step in range(0, along.size, 16):
-        numbers = [int(n) for n in along[step : step + 16]]
+        numbers = along[step : step + 16].tolist()
         again = sorted(before.intersection(numbers))
         if again and None not in pair:
             said = (
@@ -307,7 +317,7 @@ def _once(machine: Machine, product: Product, operand: Operand, along, life, pai
                 f"the products of {operand.span(again)} already"
             )
             _report(machine, product, said, STEP_FIX, operand)
-        gap = _gap(before, numbers, operand.stride)
+        gap = _gap(before, numbers, stride)
         if gap:
             said = (
                 f"K step {step // 16} goes on with {operand.span(numbers)} and leaves out "
@@ -320,11 +330,10 @@ def _once(machine: Machine, product: Product, operand: Operand, along, life, pai
 def _gap(before: set[int], numbers: list[int], stride: int) -> list[int]:
     """Coordinates skipped just before a step: fewer than a step's 16, so that no one meant them."""
     low = min(numbers)
-    below = [n for n in before if n < low]
-    if not below:
-        return []
-    skipped = list(range(max(below) + stride, low, stride))
-    return skipped if len(skipped) < 16 else []
+    for last in range(low - 1, low - 16 * stride - 1, -1):
+        if last in before:
+            return list(range(last + stride, low, stride))
+    return []
 
 
 def _report(machine: Machine, product: Product, said: str, fix: str, operand: Operand) -> None:

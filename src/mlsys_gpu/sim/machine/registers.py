@@ -153,7 +153,7 @@ def _together(w: Warp, registers: Registers, action: str, count: int) -> None:
     if number == len(rounds):
         rounds.append(Round())
     group = [x for x in w.cta.warps if x.id // 4 == w.id // 4]
-    if number:
+    if number and w.checks:
         _synchronised(w, rounds[number - 1], group)
     current = rounds[number]
     current.of[w] = action, count, w.s, w.now

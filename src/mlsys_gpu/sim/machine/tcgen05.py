@@ -26,6 +26,7 @@ from mlsys_gpu.sim.machine.clocks import (
     TCGEN05_ROW,
     stamp,
     unseen,
+    unseen_of,
 )
 from mlsys_gpu.sim.machine.core import (
     END_HOOKS,
@@ -367,7 +368,8 @@ def _tmem_columns(
     owners = tmem.owner[start:end] if start >= 0 and end <= COLUMNS else np.zeros(1, dtype=np.int32)
     if owners.size == 0 or not owners.all():
         freed = int(tmem.freed[start:end].max()) if 0 <= start < end <= COLUMNS else 0
-        if freed and (freed >> CLOCK_SHIFT) & CLOCK_MASK > clock[freed >> AGENT_SHIFT]:
+        unseen = (freed >> CLOCK_SHIFT) & CLOCK_MASK > clock[freed >> AGENT_SHIFT]
+        if freed and unseen and w.checks:
             late, early = (freed >> AGENT_SHIFT, freed & SITE_MASK), (agent, site)
             _tmem_race(w, cta, start, "free", late, early, "tcgen05.dealloc", "uses")
             raise Stop
@@ -599,7 +601,7 @@ def _tmem_check(w: Warp, cta: Cta, lanes, start: int, count: int, access: Access
         if reader == access.agent:
             continue
         stamps = readers[box]
-        bad = unseen(stamps, clock)
+        bad = unseen_of(reader, stamps, clock)
         if bad is None:
             if access.fenced is not None:
                 _check_fences(w, cta, start, stamps, access)
@@ -876,7 +878,8 @@ def tcgen05_mma(
         _one_group(w, group, "tcgen05.mma")
     known = _known(w) if w.checks else None
     what = "a tensor-memory address" if a_in_tmem else "a descriptor"
-    off = tuple(int(uniform(w, word, "a lane mask")) & 0xFFFFFFFF for word in off)
+    if off:
+        off = tuple(int(uniform(w, word, "a lane mask")) & 0xFFFFFFFF for word in off)
     step = Step(
         int(uniform(w, d, "a tensor-memory address")),
         int(uniform(w, a, what)),
@@ -1019,6 +1022,42 @@ def _lane_of(w: Warp, address: int, half: bool, what: str, site: int) -> int:
     raise Stop
 
 
+#: An operand's 16-byte rows in shared memory, whether it is MN-major, and the same rows in the
+#: order of their addresses: a slice where they leave no gap.
+SharedRows = tuple[np.ndarray, bool, slice | np.ndarray]
+
+_NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+@lru_cache(maxsize=256)
+def _decoded(
+    idesc: int, group: int, a: tuple[int, ...] | None, b: tuple[int, ...]
+) -> tuple[descriptors.Instruction, SharedRows, SharedRows]:
+    """The form of a batch of k16 steps and where its operands lie, from their descriptors.
+
+    ``a`` is None where A lies in tensor memory. A loop over K uses the same few stages again.
+    """
+    form = descriptors.instruction(idesc)
+    _shape_rule(form, group)
+    left = [] if a is None else [descriptors.tcgen05_matrix(bits) for bits in a]
+    right = [descriptors.tcgen05_matrix(bits) for bits in b]
+    if a is None and form.transpose_a:
+        raise descriptors.DescriptorError(
+            "the instruction descriptor asks for a transposed A, which lies in tensor memory: "
+            "there A is K-major"
+        )
+    rows_a: SharedRows = (_NO_ROWS, False, _NO_ROWS)
+    if left:
+        rows_a = _rows_of(left, form.m // group, form.transpose_a)
+    return form, rows_a, _rows_of(right, form.n // group, form.transpose_b)
+
+
+def _rows_of(matrices: list[descriptors.Matrix], rows: int, transposed: bool) -> SharedRows:
+    index, major = descriptors.operand_rows(matrices, rows, transposed)
+    block = descriptors.operand_block(matrices, rows, transposed)
+    return index, major, index if block is None else block
+
+
 def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
     """Check a batch of k16 steps, ``D (+)= A @ B.T`` in tensor memory; returns what computes it.
 
@@ -1027,20 +1066,16 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
     head = batch[0]
     site, group, accumulate, seen = head.site, head.group, head.accumulate, head.seen
     try:
-        form = descriptors.instruction(head.idesc)
-        _shape_rule(form, group)
-        left = [] if head.a_in_tmem else [descriptors.tcgen05_matrix(step.a) for step in batch]
-        right = [descriptors.tcgen05_matrix(step.b) for step in batch]
-        if head.a_in_tmem and form.transpose_a:
-            raise descriptors.DescriptorError(
-                "the instruction descriptor asks for a transposed A, which lies in tensor memory: "
-                "there A is K-major"
-            )
+        form, left, right = _decoded(
+            head.idesc,
+            group,
+            None if head.a_in_tmem else tuple([step.a for step in batch]),
+            tuple([step.b for step in batch]),
+        )
     except descriptors.DescriptorError as error:
         raise bad_descriptor(w, error, site) from None
     ctas = [w.cta] if group == 1 else sorted((w.cta, _peer(w, w.rank)), key=lambda c: c.rank)
-    rows_b, tb = descriptors.operand_rows(right, form.n // group, form.transpose_b)
-    block_b = descriptors.operand_block(right, form.n // group, form.transpose_b) or rows_b
+    rows_b, tb, block_b = right
     what = f"tcgen05.mma ({form.m}x{form.n}x{16 * len(batch)})"
     half = group == 1 and form.m == 64
     lane = _lane_of(w, head.d, half, f"D of {what}", site)
@@ -1050,8 +1085,7 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
     ]
     columns = places[0].columns
     in_tmem: TmemOperand | None = None
-    rows_a, ta = np.empty(0, dtype=np.int64), False
-    block_a: slice | np.ndarray = rows_a
+    rows_a, ta, block_a = left
     if head.a_in_tmem:
         if _lane_of(w, head.a, half, f"A of {what}", site) != lane:
             raise bad_descriptor(w, descriptors.DescriptorError(LANE_RULE), site)
@@ -1061,14 +1095,12 @@ def _product(w: Warp, batch: list[Step]) -> Callable[[], None]:
         )
         count_product(w, form.m, form.n, len(batch), registers=True)
     else:
-        rows_a, ta = descriptors.operand_rows(left, form.m // group, form.transpose_a)
-        block_a = descriptors.operand_block(left, form.m // group, form.transpose_a) or rows_a
         count_product(w, form.m, form.n, len(batch))
     agent = w.unit["tcgen05"]
     for cta, place in zip(ctas, places, strict=True):
         if in_tmem is None:
-            out_of_shared(w, cta, rows_a, f"operand A of {what}", site)
-        out_of_shared(w, cta, rows_b, f"operand B of {what}", site)
+            out_of_shared(w, cta, block_a, f"operand A of {what}", site)
+        out_of_shared(w, cta, block_b, f"operand B of {what}", site)
         known = w.clock[0] if seen is None else seen[0]
         tmem = _tmem_columns(w, cta, column, columns, what, site, agent, known)
         for step in batch if in_tmem is not None else ():
@@ -1238,12 +1270,13 @@ def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> N
             for rank in range(bits.bit_length())
             if bits >> rank & 1
         ]
-    published = np.zeros_like(w.clock)
-    if w.checks and pipe.seen is not None:
-        published = pipe.seen.copy()
-        published[:, w.unit["tcgen05"]] = pipe.clock
-        pipe.clock += 1
+    published = w.clock
     if w.checks:
+        published = np.zeros_like(w.clock)
+        if pipe.seen is not None:
+            published = pipe.seen.copy()
+            published[:, w.unit["tcgen05"]] = pipe.clock
+            pipe.clock += 1
         came_after(published, w.clock)
         w.tick()
     for barrier in barriers:
@@ -1506,9 +1539,9 @@ def _check_load(w: Warp, transfers: _Transfers, lanes: slice, column: int, count
     tmem_of(cta).unread[box] = False
 
 
-def _waits_for_loads(w: Warp) -> bool:
+@lru_cache(maxsize=64)
+def _waits_for_loads(source: str) -> bool:
     """Whether a kernel is one that waits for its loads: it says so somewhere."""
-    source = w.machine.program.source
     return "tcgen05_wait_ld" in source or "tcgen05_fence_before" in source
 
 
@@ -1543,7 +1576,7 @@ def tcgen05_touch(
     if w.machine.reading("tcgen05-ld") == "dependency":
         for load in met:
             load.used = load.used or not write
-        if not _waits_for_loads(w):
+        if not _waits_for_loads(w.machine.program.source):
             transfers.pending = [load for load in transfers.pending if not load.used]
             transfers.settle()
         return
