@@ -826,6 +826,7 @@ CLC = """
         if t is not None: yield t
         turn += 1
         response = wide(ld_shared(w, SB + 16, 8, 2))
+        warp_sync(w)  # before lane 0 asks again
         if not clc_is_canceled(response): break
         x, y, z = (clc_first_ctaid(w, response, axis) for axis in range(3))
         w.machine.count(f"{x} {y} {z}")
@@ -870,6 +871,7 @@ def test_a_response_that_is_overwritten_before_a_warp_has_read_it(schedule):
             if t is not None: yield t
             if w.id == 1:
                 ld_shared(w, SB + 16, 8, 2)
+                warp_sync(w)
                 mbarrier_arrive(w, SB + 8, mask=True)
             elif {waits}:
                 t = mbarrier_wait(w, SB + 8, turn)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import memory, order
+from mlsys_gpu.sim.machine import loose, memory, order
 from mlsys_gpu.sim.machine.clocks import (
     AGENT_SHIFT,
     CLOCK_MASK,
@@ -507,7 +507,7 @@ def generic_read(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None
     bad = unseen(before, w.clock[0])
     if bad is not None:
         race(w, cta, index, wide, before, bad, "read", "write", w.agent, w.s, mask)
-    lanes = _meet(lanes, before)
+    lanes = made_by = _meet(lanes, before)
     same_warp(
         w, cta, index, wide, before, shadow.writer_lane[index], lanes, ("reads", "write"), mask
     )
@@ -517,6 +517,7 @@ def generic_read(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None
         lanes = np.where(again & (held != lanes), np.int8(SEVERAL), lanes)
     shadow.reader_lane[index] = lanes
     own[index] = w.now | w.s
+    loose.note(w, own, index, made_by)
 
 
 def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None:
@@ -550,6 +551,8 @@ def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> Non
             )
     shadow.writer_lane[index] = lanes
     shadow.write(index, w.now | w.s)
+    if np.ndim(lanes) or lanes >= 0:  # where all lanes write one word, each has written it
+        loose.note(w, shadow.writer, index, lanes)
 
 
 def lane_race(w, cta, index, wide, stamps, lanes, bad, kinds: tuple[str, str], mask) -> None:
@@ -723,6 +726,15 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
         verb = "the other write"
     if agents.rank(who) != agents.rank(whose):
         fix = CLUSTER_FIX
+    related = [(verb, place)]
+    left = machine.left.get(early)
+    if left is not None:
+        message += (
+            f"what {left[1]} does at {machine.program.location(left[0])} covers its own lane's "
+            "accesses, not those of the warp's other lanes; "
+        )
+        related.append(("what covers one lane alone", machine.program.location(left[0])))
+        fix = "put T.cuda.warp_sync() (or a wider barrier) before it, behind the lanes' accesses"
     if kind == "read":
         machine.raced.add(site)
     machine.report(
@@ -733,7 +745,7 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
         threads=f"{name} and {other}, CTA {cta.label()}",
         fix=fix,
         site=site,
-        related=[(verb, place)],
+        related=related,
         hints=lambda: w.cluster.early_waits(who, whose),
         fault=frozenset((site, other_site)),
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import access, memory
+from mlsys_gpu.sim.machine import access, loose, memory
 from mlsys_gpu.sim.machine.clocks import AGENT_SHIFT, CLOCK_MASK, CLOCK_SHIFT, TCGEN05_ROW, stamp
 from mlsys_gpu.sim.machine.core import (
     LANES,
@@ -283,6 +283,7 @@ class MBarrier:
         else:
             w.acquire(self.done)
         w.synced = ("mbarrier", w.s)
+        loose.waited(w)
         self.waited[w] = self.phase
         self.consumed[w] = (self.phase - 1, int(w.clock[0, w.agent]), w.s)
 
@@ -586,7 +587,9 @@ def mbarrier_arrive(
     for (place, each, *bytes_each), lanes in groups_of(
         w, mask, address, count, *(() if tx is None else (tx,))
     ):
-        clock = w.release() if clock is None else clock
+        if clock is None:
+            loose.part(w, lanes_in(w, mask))
+            clock = w.release()
         barrier = barrier_at(w, place)
         threads, total = lanes.size, each * lanes.size
         if bytes_each:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import access, memory, order
+from mlsys_gpu.sim.machine import access, loose, memory, order
 from mlsys_gpu.sim.machine.atomics import combined
 from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at
 from mlsys_gpu.sim.machine.clocks import CLOCK_MASK, CLOCK_SHIFT, SITE_MASK, stamp, unseen
@@ -258,6 +258,7 @@ def _issuers(w: Warp, mask, what: str, *operands) -> Iterator[tuple[int, list[in
             )
             raise Stop
     for lane in lanes:
+        loose.part(w, lane)
         yield (
             lane,
             [
@@ -692,6 +693,7 @@ def _copy_out(
         access.async_read(w, cta, rows, clock, agent, stamp(agent, moment), w.s, what)
     groups.sites[moment] = w.s
     copies.append(Outgoing(Pipe(w.cluster, f"{what} of {w.name()}"), cta, rows, effect))
+    loose.settle(w)
 
 
 def _note_out(w: Warp, lane: int, tensor: memory.Tensor, index, wide: bool, strong: bool) -> None:

@@ -154,10 +154,18 @@ class Warp:
         self.state: dict[str, Any] = {}  # per-family state, by family
         self.lessons: list[dict[int, np.ndarray]] = []  # what it knows of other clusters (order)
         self.plans: dict[tuple, Any] = {}  # shared-memory accesses worked out, by line
+        #: Its lanes' accesses to shared memory since its last barrier, and how many of them all
+        #: lanes have released since; from which moment it goes on, and which of the moments between
+        #: the async proxy has seen (see :mod:`.loose`).
+        self.loose: list[tuple[Any, Any, Any]] = []
+        self.released = self.later = self.fenced = 0
 
     def tick(self) -> None:
         """Start a new moment: what comes now is not covered by what was released before."""
         value = int(self.clock[0, self.agent]) + 1
+        if self.later:
+            value, self.later = self.later, 0
+            self.clock[1, self.agent] = max(self.fenced, int(self.clock[1, self.agent]))
         self.clock[0, self.agent] = value
         self.now = stamp(self.agent, value)
 
@@ -511,6 +519,13 @@ READINGS = {
         ),
         "acquire": "a wait with acquire semantics always orders tcgen05 operations",
     },
+    "lane-release": {
+        "lanes": (
+            "a lane's arrival, or a copy that it issues, covers what the other lanes of its warp "
+            "did only behind a barrier of the warp (PTX ISA, memory consistency model)"
+        ),
+        "warp": "it covers all that its warp did before, as lanes that run in step would have it",
+    },
 }
 
 #: Returned by an operation that has parked the warp itself and found it done at once.
@@ -742,6 +757,8 @@ class Machine:
         self.blamed: set[int] = set()  # offsets of barriers that are waited for wrongly
         self.uncommitted: set[int] = set()  # sites of products that were read too early
         self.deadlock: dict[str, Any] | None = None
+        #: Accesses, by agent and site, that a release of other lanes left behind, and where it is.
+        self.left: dict[tuple[int, int], tuple[int, str]] = {}
         self.counters: dict[str, int] = {}
         self.ticks = 0  # readings of the clock
         self.printed: list[str] = []  # what the kernel prints

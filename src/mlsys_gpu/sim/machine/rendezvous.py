@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_gpu.sim.machine import loose
 from mlsys_gpu.sim.machine.barriers import came_after, uniform
 from mlsys_gpu.sim.machine.clocks import TCGEN05_ROW
 from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Stop, Waiting, Warp, op, whole_warp
@@ -43,6 +44,8 @@ class Rendezvous:
         else:
             np.maximum(self.clock, w.clock, out=self.clock)
         w.tick()
+        if threads >= w.active:
+            loose.together(w)
 
     def complete(self) -> None:
         """Release everyone who is parked, with the clocks of all that arrived."""
@@ -269,6 +272,7 @@ def _apart(w: Warp, rendezvous: Rendezvous) -> None:
 def warp_sync(w: Warp, mask=None) -> None:
     """``bar.warp.sync``: orders lanes of a warp; what each does from now on is a new moment."""
     w.tick()
+    loose.together(w)
 
 
 @op
@@ -300,6 +304,7 @@ def cluster_arrive(w: Warp, release: bool = True, mask=None) -> None:
             out=rendezvous.clock[TCGEN05_ROW:],
         )
         w.tick()
+        loose.together(w)
         if fenced is not None:
             np.maximum(rendezvous.clock, fenced, out=rendezvous.clock)
     w.state["cluster_token"] = w.cluster.state["cluster_generation"]

@@ -1,0 +1,128 @@
+"""Lanes of one warp: what one of them releases, or hands to an engine, and what it does not."""
+
+import numpy as np
+import pytest
+
+from . import warps
+
+SCHEDULES = [("eager", 0), ("lazy", 0), *(("seeded", seed) for seed in range(4))]
+
+
+@pytest.fixture(params=SCHEDULES, ids=lambda s: f"{s[0]}-{s[1]}")
+def schedule(request):
+    return {"schedule": request.param[0], "seed": request.param[1]}
+
+
+#: Warp 0 stores with some lanes, and some lanes arrive; warp 1 waits and reads.
+HAND_OVER = """
+    if w.id == 0: mbarrier_init(w, SB, {count})
+    await cta_sync(w)
+    if w.id == 0:
+        st_shared(w, SB + 64 + 4 * w.lanes, w.lanes, 4, 1, {stored})
+        {between}
+        mbarrier_arrive(w, SB, mask={arrived})
+    else:
+        await mbarrier_wait(w, SB, 0)
+        ld_shared(w, SB + 64 + 4 * w.lanes, 4, 1, {stored})
+"""
+
+
+def hand_over(stored="None", between="pass", arrived="True", count=1, **how):
+    body = HAND_OVER.format(stored=stored, between=between, arrived=arrived, count=count)
+    return warps.run(body, threads=64, **how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"between": "warp_sync(w)"},
+        {"arrived": "None", "count": 32},
+        {"stored": "w.lanes == 0"},
+        {"stored": "w.lanes < 4", "arrived": "w.lanes < 4", "count": 4},
+        {"readings": {"lane-release": "warp"}},
+    ],
+    ids=lambda how: " ".join(how),
+)
+def test_silent_where_the_arrivals_cover_the_stores(how, schedule):
+    report = hand_over(**how, **schedule)
+    assert not report.findings, report
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [({}, 31), ({"stored": "w.lanes < 5"}, 4), ({"arrived": "w.lanes < 30", "count": 30}, 2)],
+    ids=["all", "five", "thirty"],
+)
+def test_an_arrival_does_not_cover_other_lanes_stores(how, words, schedule):
+    finding = warps.only(hand_over(**how, **schedule))
+    assert (finding.code, finding.location.line) == ("race-smem", 9)
+    assert "line 6" not in finding.message
+    assert [place.line for _, place in finding.related] == [4, 6]
+    assert f"{words} word" in finding.memory
+    assert "warp_sync" in finding.fix
+
+
+def test_an_arrival_does_not_cover_other_lanes_reads(schedule):
+    """Warp 0 frees by one lane what all its lanes have read; warp 1 overwrites it."""
+    body = """
+        if w.id == 0: mbarrier_init(w, SB, 1)
+        st_shared(w, SB + 64 + 4 * w.tid, w.lanes, 4, 1)
+        await cta_sync(w)
+        if w.id == 0:
+            ld_shared(w, SB + 64, 4, 1)
+            {between}
+            mbarrier_arrive(w, SB, mask=True)
+        else:
+            await mbarrier_wait(w, SB, 0)
+            st_shared(w, SB + 64, 5, 4, 1, w.lanes == 3)
+    """
+    silent = warps.run(body.format(between="warp_sync(w)"), threads=64, **schedule)
+    assert not silent.findings, silent
+    finding = warps.only(warps.run(body.format(between="pass"), threads=64, **schedule))
+    assert (finding.code, finding.location.line) == ("race-smem", 10)
+    assert [place.line for _, place in finding.related] == [5, 7]
+
+
+STORE_OUT = """
+    Y = w.machine.pointers[0]
+    mbarrier_init(w, SB, 1)
+    st_shared(w, SB + 1024 + 4 * w.lanes, w.lanes, 4, 1)
+    {fence}
+    {between}
+    bulk_store(w, Y, SB + 1024, 128, mask=0)
+    bulk_commit(w, mask=0)
+    await bulk_wait(w, 0, False, mask=0)
+"""
+
+
+def store_out(fence="fence_proxy_async(w)", between="pass", **how):
+    Y = np.zeros(32, np.uint32)
+    body = STORE_OUT.format(fence=fence, between=between)
+    report = warps.run(body, shared=2048, tensors=[("Y", Y)], **how)
+    assert np.array_equal(Y, np.arange(32))  # in this machine lanes do run in step
+    return report
+
+
+def test_a_bulk_store_does_not_wait_for_other_lanes(schedule):
+    assert not store_out(between="warp_sync(w)", **schedule).findings
+    finding = warps.only(store_out(**schedule))
+    assert (finding.code, finding.location.line) == ("race-smem", 6)
+    assert finding.related[0][1].line == 3
+
+
+def test_a_proxy_fence_holds_behind_an_arrival_of_one_lane(schedule):
+    """The arrival covers nothing of the others; the barrier of the warp does, and the fence did."""
+    kept = "mbarrier_arrive(w, SB, mask=True); warp_sync(w)"
+    assert not store_out(between=kept, **schedule).findings
+    finding = warps.only(store_out(fence="pass", between=kept, **schedule))
+    assert finding.code == "missing-proxy-fence"
+
+
+def test_lanes_that_all_wait_for_what_all_have_released_are_ordered(schedule):
+    """Every lane arrives, and waits: then one may hand to an engine what the others stored."""
+    body = STORE_OUT.replace("SB, 1)", "SB, 32)").format(
+        fence="fence_proxy_async(w)",
+        between="mbarrier_arrive(w, SB)\n    await mbarrier_wait(w, SB, 0)",
+    )
+    report = warps.run(body, shared=2048, tensors=[("Y", np.zeros(32, np.uint32))], **schedule)
+    assert not report.findings, report
