@@ -737,9 +737,9 @@ def destinations(call: Any) -> set[int]:
 
 def pointed_at(pointer: Any) -> Any:
     """The element whose address an expression is (``address_of``, or a buffer's data), or None."""
-    if type(pointer).__name__ != "Call":
+    if type(pointer).__name__ != "Call" or not pointer.args:
         return None
-    name, target = str(getattr(pointer.op, "name", "")), pointer.args[0] if pointer.args else None
+    name, target = str(getattr(pointer.op, "name", "")), pointer.args[0]
     if name == "tirx.buffer_data":
         from tvm import tirx
 
