@@ -369,6 +369,24 @@ def test_groups_that_share_a_barrier_number(schedule):
     assert not good.findings, good
 
 
+def test_a_warp_that_arrives_and_then_waits_in_one_turn(schedule):
+    """Four warps and one arrival more, for the store that the first has issued: 160 threads."""
+    report = warps.run(
+        """
+        for i in range(3):
+            st_shared(w, SB + 4 * w.lanes + 128 * w.id, i, 4, 1)
+            if w.id == 0: bar_arrive(w, 11, 160)
+            await bar_sync(w, 11, 160)
+            v = ld_shared(w, SB + 4 * w.lanes + 128 * (3 - w.id), 4, 1)
+            assert (v == i).all()
+            await bar_sync(w, 12, 128)
+        """,
+        threads=128,
+        **schedule,
+    )
+    assert not report.findings, report
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_arriving_in_a_loop_needs_a_wait_between(waits, schedule):
     report = warps.run(

@@ -147,7 +147,8 @@ def _wait_at(w: Warp, rendezvous: Rendezvous):
 def bar_arrive(w: Warp, barrier, threads, mask=None) -> None:
     """``bar.arrive a, b``: count towards a named barrier without waiting at it."""
     whole_warp(w, mask, "a named barrier")
-    rendezvous = _named(w, int(uniform(w, barrier, "a barrier's number")), threads)
+    number = int(uniform(w, barrier, "a barrier's number"))
+    rendezvous = _named(w, number, threads, waits=False)
     rendezvous.arrive(w, 32)
     if _complete(w.cta, rendezvous):
         rendezvous.complete()
@@ -179,7 +180,7 @@ def bar_result(w: Warp) -> int:
     return w.state["barrier_result"]
 
 
-def _named(w: Warp, barrier: int, threads, how: str = "") -> Rendezvous:
+def _named(w: Warp, barrier: int, threads, how: str = "", waits: bool = True) -> Rendezvous:
     live = 32 * len(w.cta.warps)
     count = None if threads is None else int(uniform(w, threads, "a thread count"))
     if not 0 <= barrier < 16 or (count is not None and (count % 32 or not 0 < count <= live)):
@@ -195,11 +196,11 @@ def _named(w: Warp, barrier: int, threads, how: str = "") -> Rendezvous:
     if rendezvous is None:
         label = f"named barrier {barrier}" if barrier else "the CTA barrier"
         rendezvous = w.cta.named[barrier] = Rendezvous(label)
-    _join(w, rendezvous, count, how)
+    _join(w, rendezvous, count, how, waits)
     return rendezvous
 
 
-def _join(w: Warp, rendezvous: Rendezvous, count: int | None, how: str) -> None:
+def _join(w: Warp, rendezvous: Rendezvous, count: int | None, how: str, waits: bool) -> None:
     """Check that a warp may join a named barrier's turn in this way, and say so to the barrier."""
     live = 32 * len(w.cta.warps)
     if rendezvous.members:
@@ -225,16 +226,19 @@ def _join(w: Warp, rendezvous: Rendezvous, count: int | None, how: str) -> None:
     rendezvous.everyone, rendezvous.reduction = count is None, how
     rendezvous.expected = live if count is None else count
     if w.checks and count is not None:
-        _apart(w, rendezvous)
+        _apart(w, rendezvous, waits)
         rendezvous.turn.append((w, int(w.clock[0, w.agent]), w.s))
 
 
-def _apart(w: Warp, rendezvous: Rendezvous) -> None:
+def _apart(w: Warp, rendezvous: Rendezvous, waits: bool) -> None:
     """Check that a warp comes to a named barrier's turn after the last one is surely over.
 
-    Otherwise it might as well have come to that turn, in the place of one of its threads.
+    Otherwise it might as well have come to that turn, in the place of one of its threads. A warp
+    may come twice to one turn where the second time it waits: once for something that it has
+    issued, say, and once for itself.
     """
-    again = next((site for warp, _, site in rendezvous.turn if warp is w), None)
+    times = [site for warp, _, site in rendezvous.turn if warp is w]
+    again = times[0] if len(times) >= (2 if waits else 1) else None
     early = [
         (warp, site)
         for warp, clock, site in rendezvous.before
