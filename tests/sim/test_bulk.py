@@ -812,6 +812,47 @@ def test_forms_of_copies_in_a_kernel(name, seed):
     assert np.array_equal(Y[128:].reshape(4, 32), tensor[[3, 1, 2, 0]])
 
 
+@pytest.mark.parametrize(
+    ("used", "fence", "reading", "found"),
+    [
+        ("read", "pass", "barrier", ""),
+        ("read", "pass", "fence", "which warp 0 read with ordinary loads"),
+        ("read", "fence_proxy_async(w)", "fence", ""),
+        ("written", "pass", "barrier", "which warp 0 wrote with ordinary stores"),
+        ("written", "fence_proxy_async(w)", "barrier", ""),
+    ],
+)
+def test_an_engine_overwrites_what_threads_have_used(used, fence, reading, found, schedule):
+    """A barrier between the two, and a fence of the proxies where the reading asks for one."""
+    use = {
+        "read": "ld_shared(w, SB + 64 + 4 * w.lanes, 4, 1)",
+        "written": "st_shared(w, SB + 64 + 4 * w.lanes, 7, 4, 1)",
+    }[used]
+    body = f"""
+        X = w.machine.pointers[0]
+        mbarrier_init(w, SB, 1)
+        st_shared(w, SB + 64 + 4 * w.lanes, 0, 4, 1)
+        fence_proxy_async(w)
+        {use}
+        {fence}
+        await cta_sync(w)
+        mbarrier_arrive(w, SB, 1, 128, mask=True)
+        bulk_load(w, SB + 64, X, 128, SB, mask=0)
+        await mbarrier_wait(w, SB, 0)
+        w.machine.counters["sum"] = int(ld_shared(w, SB + 64 + 4 * w.lanes, 4, 1).sum())
+    """
+    X = np.arange(32, dtype=np.uint32)
+    report = warps.run(body, tensors=[("X", X)], readings={"proxy-war": reading}, **schedule)
+    assert report.counters["sum"] == 31 * 16
+    if not found:
+        assert not report.findings, report
+        return
+    (finding,) = report.findings
+    assert (finding.code, finding.location.line) == ("missing-proxy-fence", 9)
+    assert found in finding.message
+    assert finding.related[0][1].line == 5
+
+
 # ------------------------------------------------------------------------ cluster launch control
 
 

@@ -62,6 +62,10 @@ PROXY_FIX = (
     "then the barrier that hands the data over; the tensor core and the copy engine read through "
     "the async proxy, which sees threads' writes only past that fence"
 )
+PROXY_WAR_FIX = (
+    "after reading shared memory with threads, execute T.ptx.fence.proxy.async_.shared__cta() and "
+    "then the barrier that gives the place back"
+)
 
 
 # ------------------------------------------------------------------------------- global memory
@@ -751,21 +755,35 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
     )
 
 
-def proxy(w, cta, index, stamps, bad, what: str, site: int) -> None:
-    """Report a generic write that an engine reads without a proxy fence between."""
+def proxy(w, cta, index, stamps, bad, what: str, site: int, now: str = "reads") -> None:
+    """Report threads' accesses that meet an engine's without a proxy fence between.
+
+    ``now``: the engine ``reads`` or ``overwrites`` what they wrote, or ``overwrites`` what they
+    ``read`` (``overwrites read``).
+    """
     machine = w.machine
     other, other_site = _stamp_at(stamps, bad)
     where = cta.region(_first(index, bad, True, w.machine.program.grain))
     place = machine.program.location(other_site)
+    name = w.cluster.agents.name(other)
+    verb, _, read = now.partition(" ")
+    theirs = "read with ordinary loads" if read else "wrote with ordinary stores"
+    why = {
+        "reads": "makes the write visible to the engine",
+        "overwrites": "keeps the engine's write behind theirs",
+    }[verb]
+    message = (
+        f"{what} {verb} {where}, which {name} {theirs}; a barrier orders the two, but no "
+        f"fence.proxy.async {why}"
+    )
     machine.report(
         "missing-proxy-fence",
         w,
-        f"{what} reads {where}, which {w.cluster.agents.name(other)} wrote with ordinary stores; "
-        "a barrier orders the two, but no fence.proxy.async makes the write visible to the engine",
+        message,
         memory=where,
-        fix=PROXY_FIX,
+        fix=PROXY_WAR_FIX if read else PROXY_FIX,
         site=site,
-        related=[("the write", place)],
+        related=[("the read" if read else "the write", place)],
     )
 
 

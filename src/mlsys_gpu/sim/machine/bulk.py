@@ -436,7 +436,9 @@ def _async_write(
         if hidden is not None:
             generic = ~w.cluster.agents.asynchronous[before >> 48]
             if (hidden & generic).any():
-                access.proxy(w, cta, access.indices(rows), before, hidden & generic, what, w.s)
+                at, hidden = access.indices(rows), hidden & generic
+                access.proxy(w, cta, at, before, hidden, what, w.s, "overwrites")
+    strict = w.machine.reading("proxy-war") == "fence"
     for reader, stamps in cta.shadow.readers.items():
         if reader != agent:
             read = stamps[rows]
@@ -444,11 +446,11 @@ def _async_write(
             if bad is not None:
                 at = access.indices(rows)
                 access.race(w, cta, at, True, read, bad, "write", "read", agent, w.s, None)
-    w.machine.readings.setdefault(
-        "proxy-war",
-        "threads' reads of shared memory need no proxy fence before an engine overwrites it; a "
-        "barrier between them is enough",
-    )
+            elif strict and not w.cluster.agents.asynchronous[reader]:
+                hidden = unseen(read, clock[1])
+                if hidden is not None:
+                    at = access.indices(rows)
+                    access.proxy(w, cta, at, read, hidden, what, w.s, "overwrites read")
     now = stamp(agent, moment, w.s)
     cta.shadow.write(rows, now)
     if atomic:

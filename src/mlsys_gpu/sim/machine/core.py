@@ -519,6 +519,16 @@ READINGS = {
         ),
         "acquire": "a wait with acquire semantics always orders tcgen05 operations",
     },
+    "proxy-war": {
+        "barrier": (
+            "threads' reads of shared memory need no proxy fence before an engine overwrites it: a "
+            "barrier between them is enough, as kernels rely on that give a stage back after loads"
+        ),
+        "fence": (
+            "a read by threads and a later write by an engine are of different proxies: a "
+            "fence.proxy.async must stand between them (PTX ISA, proxies)"
+        ),
+    },
     "lane-release": {
         "lanes": (
             "a lane's arrival, or a copy that it issues, covers what the other lanes of its warp "

@@ -81,7 +81,7 @@ def cta_sync(w: Warp, mask=None):
         rendezvous = cta.named[0] = Rendezvous("the CTA barrier")
         rendezvous.everyone = True
     elif rendezvous.reduction or not rendezvous.everyone:
-        _join(w, rendezvous, None, "")
+        _join(w, rendezvous, None, "", True)
     rendezvous.arrive(w, 32)
     rendezvous.parked.append(w)
     if _cta_done(cta, rendezvous):
