@@ -97,6 +97,8 @@ class Products:
             if root is not None and -root not in self._seen:
                 self._seen.add(-root)
                 self._pending.extend(self.stored.get(root, ()))
+        elif kind == "Call" and str(expr.op.name).endswith("if_then_else"):
+            self._pending.extend(list(expr.args)[1:])
         elif kind in _CARRIES:
             if kind == "Mul":
                 self.slice.add(node_id(expr))
@@ -150,8 +152,10 @@ class Products:
             return (0 if kind == "FloorMod" or a[0] >= 0 else 1 - by), by - 1
         if kind == "Cast":
             return self.range(expr.value)
-        if kind == "Select":
-            a, b = self.range(expr.true_value), self.range(expr.false_value)
+        choice = kind == "Call" and str(expr.op.name).endswith("if_then_else")
+        if kind == "Select" or choice:
+            sides = list(expr.args)[1:] if choice else [expr.true_value, expr.false_value]
+            a, b = (self.range(side) for side in sides)
             return min(a[0], b[0]), max(a[1], b[1])
         return everything
 

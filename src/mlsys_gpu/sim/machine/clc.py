@@ -11,7 +11,11 @@ import numpy as np
 from mlsys_gpu.sim.machine import memory
 from mlsys_gpu.sim.machine.barriers import barrier_at
 from mlsys_gpu.sim.machine.bulk import _aligned, _copy_in, _issuers, _receivers, _shared_place
-from mlsys_gpu.sim.machine.core import Warp, op
+from mlsys_gpu.sim.machine.core import Stop, Warp, op
+
+#: A cluster that has had so many requests fail never ends: a few may be under way when the first
+#: one fails.
+MANY_FAILED = 64
 
 
 @op
@@ -36,8 +40,11 @@ def clc_try_cancel(w: Warp, address, barrier, everywhere: bool, mask=None) -> No
                 "undefined",
                 memory="a launch-control response",
                 fix="end the loop once query_cancel.is_canceled is false",
+                fault=_instruction(w),
             )
         origin = w.machine.cancel()
+        if origin is None:
+            _one_more_failed(w)
         bits = 0 if origin is None else 1 | sum(n << 32 * (i + 1) for i, n in enumerate(origin))
         response = np.array([bits >> 32 * i & 0xFFFFFFFF for i in range(4)], dtype=np.uint32)
         _aligned(w, 16, into)
@@ -51,6 +58,29 @@ def clc_try_cancel(w: Warp, address, barrier, everywhere: bool, mask=None) -> No
                 w.cluster.state["clc_failed"] = (bar.agent, bar.epoch + bar.phase + 1)
             rows = np.array([offset >> 4], dtype=np.int64)
             _copy_in(w, cta, rows, bar, "a launch-control response", lambda r=response: r)
+
+
+def _instruction(w: Warp) -> str:
+    """The place of an instruction: one fault, from wherever the function that has it is called."""
+    places = w.machine.program.locations(w.s)
+    return str(places[-1]) if places else ""
+
+
+def _one_more_failed(w: Warp) -> None:
+    """Count a cluster's failed requests; stop where it goes on for ever."""
+    state = w.cluster.state
+    state["clc_failures"] = state.get("clc_failures", 0) + 1
+    if state["clc_failures"] <= MANY_FAILED:
+        return
+    w.machine.report(
+        "clc-protocol",
+        w,
+        f"goes on asking for clusters after {MANY_FAILED} requests have failed: it never ends",
+        memory="a launch-control response",
+        fix="end the loop once query_cancel.is_canceled is false",
+        fault=_instruction(w),
+    )
+    raise Stop
 
 
 @op
@@ -73,6 +103,7 @@ def clc_first_ctaid(w: Warp, response, axis: int, mask=None):
             "reads a CTA's coordinates from a response that cancelled nothing",
             memory="a launch-control response",
             fix="read them only where query_cancel.is_canceled is true",
+            fault=_instruction(w),
         )
     value = response >> 32 * (axis + 1) & 0xFFFFFFFF
     return value.astype(np.int64) if isinstance(value, np.ndarray) else value

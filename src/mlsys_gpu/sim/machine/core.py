@@ -555,8 +555,9 @@ def _accused(warp: Warp) -> tuple[int, int]:
 def _deadlock_code(first: Warp) -> str:
     if first.waiting is not None and first.waiting.kind == "setmaxnreg":
         return "setmaxnreg-budget"
-    short = _short_of_bytes(first) and not first.machine.found("tx-count")
-    return "tx-count" if short else "deadlock"
+    # Behind another error the missing bytes are what follows from it, and no cause.
+    errors = any(f.severity == "error" for f in first.machine.findings.values())
+    return "tx-count" if _short_of_bytes(first) and not errors else "deadlock"
 
 
 def _short_of_bytes(warp: Warp) -> bool:
@@ -899,7 +900,7 @@ class Machine:
         """
         where = site if site is not None else (warp.s if warp else 0)
         places = self.program.locations(where)
-        extra = [("called from here", p) for p in places[1:]]
+        extra = [("in it", p) for p in places[1:]]
         places_related = tuple(
             (what, place) for what, place in (*(related or ()), *extra) if place is not None
         )
