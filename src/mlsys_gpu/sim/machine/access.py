@@ -16,7 +16,9 @@ from mlsys_gpu.sim.machine.clocks import (
     CLOCK_MASK,
     CLOCK_SHIFT,
     SITE_MASK,
+    bounds,
     unseen,
+    unseen_of,
 )
 from mlsys_gpu.sim.machine.compute import held
 from mlsys_gpu.sim.machine.core import END_HOOKS, Cta, Stop, Warp, op
@@ -89,8 +91,9 @@ def _count_scattered(w: Warp, offsets, width: int, what: str) -> None:
     """Count the instructions whose lanes do not touch one run of consecutive bytes."""
     if isinstance(offsets, np.ndarray) and offsets.shape[0] > 1:
         apart = offsets[-1] - offsets[0] != width * (offsets.shape[0] - 1)
-        if np.any(apart):
-            w.machine.count(f"global_{what}_scattered", int(np.sum(apart)))
+        scattered = int(np.count_nonzero(apart))
+        if scattered:
+            w.machine.count(f"global_{what}_scattered", scattered)
 
 
 def _outside(w: Warp, tensor: memory.Tensor, offsets, width: int, mask, what: str) -> Stop:
@@ -133,19 +136,23 @@ def _misaligned(w: Warp, offsets, width: int, mask, what: str, where: str) -> St
     return Stop()
 
 
+def _divides(width: int, offsets) -> bool:
+    """Whether a width, a power of two, divides all offsets."""
+    if isinstance(offsets, np.ndarray):
+        offsets = int(np.bitwise_or.reduce(offsets, axis=None))
+    return not offsets & (width - 1)
+
+
 def _span(w: Warp, address, width: int, mask, what: str):
     """The tensor and offsets (bytes) of an access, in bounds and aligned, or a finding."""
     first = int(address.flat[0]) if isinstance(address, np.ndarray) else address
     base = memory.base_of(first)
     tensor = _tensor(w, base, what)
     offsets = address - base
-    if isinstance(offsets, np.ndarray):
-        low, high = int(offsets.min()), int(offsets.max())
-    else:
-        low = high = offsets
+    low, high = bounds(offsets) if isinstance(offsets, np.ndarray) else (offsets, offsets)
     if low < 0 or high + width > tensor.nbytes:
         raise _outside(w, tensor, offsets, width, mask, what)
-    if width > 1 and np.bitwise_and(offsets, width - 1).any():
+    if not _divides(width, offsets):
         raise _misaligned(w, offsets, width, mask, what, f"global memory, tensor {tensor.name}")
     return tensor, offsets
 
@@ -221,7 +228,7 @@ def _shared(w: Warp, address, width: int, mask, what: str):
     if isinstance(address, np.ndarray):
         rank = int(address.flat[0]) >> memory.RANK_BITS
         offsets = address - (rank << memory.RANK_BITS)
-        low, high = int(offsets.min()), int(offsets.max())
+        low, high = bounds(offsets)
     else:
         address = int(address)
         rank, offsets = address >> memory.RANK_BITS, address & memory.SHARED_OFFSET
@@ -244,7 +251,7 @@ def _shared(w: Warp, address, width: int, mask, what: str):
             fix="keep the index inside its buffer, and the buffer inside what the pool commits",
         )
         raise Stop
-    if width > 1 and np.bitwise_and(offsets, width - 1).any():
+    if not _divides(width, offsets):
         raise _misaligned(w, offsets, width, mask, what, "shared memory")
     return ctas[rank], offsets
 
@@ -488,12 +495,14 @@ def _meet(lanes, words: np.ndarray):
     return lanes if np.ndim(lanes) == 0 else lanes.reshape(*lanes.shape, *[1] * extra)
 
 
+def recent(w: Warp, within: tuple[int, int]) -> bool:
+    """Whether stamps within these bounds may have been made by the warp since its last barrier."""
+    return within[0] <= w.now | SITE_MASK and within[1] >= w.now
+
+
 def same_warp(w, cta, index, wide, stamps, lanes, own, kinds: tuple[str, str], mask) -> None:
     """Check against other lanes of the warp: since its last barrier they do not run in step."""
-    recent = stamps >> CLOCK_SHIFT == w.now >> CLOCK_SHIFT
-    if not recent.any():
-        return
-    bad = recent & (lanes != own)
+    bad = (stamps >> CLOCK_SHIFT == w.now >> CLOCK_SHIFT) & (lanes != own)
     if bad.any():
         lane_race(w, cta, index, wide, stamps, lanes, bad, kinds, mask)
 
@@ -506,15 +515,16 @@ def generic_read(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None
         shadow = shadow.flat()
         own = own.reshape(-1)
     before = np.asarray(shadow.writer[index])
-    if not before.all():
+    within = bounds(before)
+    if not within[0]:
         uninitialised(w, cta, index, wide, before == 0, "a load", mask)
-    bad = unseen(before, w.clock[0])
+    bad = unseen(before, w.clock[0], within)
     if bad is not None:
         race(w, cta, index, wide, before, bad, "read", "write", w.agent, w.s, mask)
     lanes = made_by = _meet(lanes, before)
-    same_warp(
-        w, cta, index, wide, before, shadow.writer_lane[index], lanes, ("reads", "write"), mask
-    )
+    if recent(w, within):
+        own_lanes = shadow.writer_lane[index]
+        same_warp(w, cta, index, wide, before, own_lanes, lanes, ("reads", "write"), mask)
     again = np.asarray(own[index]) >> CLOCK_SHIFT == w.now >> CLOCK_SHIFT
     if again.any():
         held = shadow.reader_lane[index]
@@ -528,31 +538,23 @@ def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> Non
     """Check and record a write of shared memory by threads of a warp (lane numbers ``lanes``)."""
     shadow = cta.shadow if wide else cta.shadow.flat()
     before = np.asarray(shadow.writer[index])
-    bad = unseen(before, w.clock[0])
+    within = bounds(before)
+    bad = unseen(before, w.clock[0], within)
     if bad is not None:
         race(w, cta, index, wide, before, bad, "write", "write", w.agent, w.s, mask)
     lanes = _meet(lanes, before)
-    same_warp(
-        w, cta, index, wide, before, shadow.writer_lane[index], lanes, ("writes", "write"), mask
-    )
+    if recent(w, within):
+        own = shadow.writer_lane[index]
+        same_warp(w, cta, index, wide, before, own, lanes, ("writes", "write"), mask)
     for agent, stamps in shadow.readers.items():
         read = np.asarray(stamps[index])
         if agent != w.agent:
-            bad = unseen(read, w.clock[0])
+            bad = unseen_of(agent, read, w.clock[0])
             if bad is not None:
                 race(w, cta, index, wide, read, bad, "write", "read", w.agent, w.s, mask)
-        else:
-            same_warp(
-                w,
-                cta,
-                index,
-                wide,
-                read,
-                shadow.reader_lane[index],
-                lanes,
-                ("writes", "read"),
-                mask,
-            )
+        elif recent(w, bounds(read)):
+            own = shadow.reader_lane[index]
+            same_warp(w, cta, index, wide, read, own, lanes, ("writes", "read"), mask)
     shadow.writer_lane[index] = lanes
     shadow.write(index, w.now | w.s)
     if np.ndim(lanes) or lanes >= 0:  # where all lanes write one word, each has written it
@@ -602,18 +604,18 @@ def async_read(w: Warp, cta: Cta, index, clock, agent: int, now: int, site: int,
     """
     shadow = cta.shadow
     before = shadow.writer[index]
+    within = bounds(before)
     clean = True
-    if not before.all():
+    if not within[0]:
         uninitialised(w, cta, indices(index), True, before == 0, what, None, site=site)
         clean = False
-    bad = unseen(before, clock[0])
+    bad = unseen(before, clock[0], within)
     if bad is not None:
         race(
             w, cta, indices(index), True, before, bad, "read", "write", agent, site, None, clock[0]
         )
         clean = False
-    elif unseen(before, clock[1]) is not None:
-        hidden = unseen(before, clock[1])
+    elif (hidden := unseen(before, clock[1], within)) is not None:
         generic = ~w.cluster.agents.asynchronous[before >> AGENT_SHIFT]
         hidden = hidden & generic
         if hidden.any():

@@ -99,7 +99,7 @@ class MBarrier:
         """``count`` arrivals that publish ``clock``, of a warp or of an ``agent`` of its."""
         key = (who, site)
         self.arrivals[key] = self.arrivals.get(key, 0) + count
-        if self.cta is not w.cta:
+        if w.checks and self.cta is not w.cta:
             self.cta.remote[w.agent] = stamp(w.agent, int(clock[0:3, w.agent].max()), site)
         if count > self.pending:
             machine = w.machine
@@ -117,8 +117,8 @@ class MBarrier:
                 related=[("initialised", machine.program.location(self.init_site))],
             )
             raise Stop
-        np.maximum(self.arrived, clock, out=self.arrived)
         if w.checks:
+            np.maximum(self.arrived, clock, out=self.arrived)
             agent = w.agent if agent is None else agent
             self.came[agent] = int(clock[0:3, agent].max())
         self.pending -= count
@@ -134,6 +134,7 @@ class MBarrier:
         """A warp has issued a copy of ``nbytes`` that completes in ``phase``."""
         self.flying[phase] = self.flying.get(phase, 0) + nbytes
         if w.checks:
+            came_after(self.arrived, w.clock)
             if not self.is_over(w, self.phase - 1):
                 self.unexpected(
                     w,
@@ -147,7 +148,6 @@ class MBarrier:
                     f"copies of {self.flying[phase] - self.tx} bytes more than phase {self.phase} "
                     f"of {self.name()} expects complete on it",
                 )
-        came_after(self.arrived, w.clock)
 
     def unexpected(self, w: Warp, message: str) -> None:
         w.machine.report(
@@ -223,9 +223,11 @@ class MBarrier:
         self.flying[phase] -= nbytes
         if not self.flying[phase]:
             del self.flying[phase]
-        moment = self.epoch + phase
-        self.arrived[:, self.agent] = np.maximum(self.arrived[:, self.agent], moment)
-        self.came[self.agent] = moment
+        if w.checks:
+            moment = self.epoch + phase
+            column = self.arrived[:, self.agent]
+            np.maximum(column, moment, out=column)
+            self.came[self.agent] = moment
         self.landed += nbytes
         self.tx -= nbytes
         self.check()
@@ -254,8 +256,8 @@ class MBarrier:
             self._overtaken()
             self.history.append(self.came)
             self.came = {}
-        np.maximum(self.done, self.arrived, out=self.done)
-        self.arrived[:] = 0
+            np.maximum(self.done, self.arrived, out=self.done)
+            self.arrived[:] = 0
         self.completions.append(self.last)
         self.phase += 1
         self.pending = self.count
@@ -285,7 +287,8 @@ class MBarrier:
         w.synced = ("mbarrier", w.s)
         loose.waited(w)
         self.waited[w] = self.phase
-        self.consumed[w] = (self.phase - 1, int(w.clock[0, w.agent]), w.s)
+        if w.checks:
+            self.consumed[w] = (self.phase - 1, int(w.clock[0, w.agent]), w.s)
 
     def _lapped(self) -> None:
         """Check that a phase completes only after all who waited for the last one have seen it.
@@ -351,7 +354,8 @@ class MBarrier:
 
 def _locate(w: Warp, address) -> tuple[Cta, int]:
     """CTA and offset of an mbarrier's address (shared, 32 bits, or generic)."""
-    address = uniform(w, address, "an mbarrier's address")
+    if not isinstance(address, int):
+        address = uniform(w, address, "an mbarrier's address")
     if address >> memory.SPACE_BITS == memory.SHARED_SPACE:
         address -= memory.SHARED_TAG
     rank, offset = address >> memory.RANK_BITS, address & memory.SHARED_OFFSET
@@ -400,6 +404,8 @@ def barrier_at(w: Warp, address) -> MBarrier:
 
 def uniform(w: Warp, value, what: str):
     """The one value of all lanes, or a finding."""
+    if isinstance(value, int):
+        return value
     if isinstance(value, np.ndarray):
         first = value.flat[0]
         if value.size > 1 and (value != first).any():
@@ -425,7 +431,10 @@ def lanes_in(w: Warp, mask) -> np.ndarray:
 def groups_of(w: Warp, mask, *operands) -> list[tuple[list[int], np.ndarray]]:
     """The values that the active lanes give for operands, each with the lanes that give them."""
     lanes = lanes_in(w, mask)
-    if not any(isinstance(o, np.ndarray) and o.size > 1 for o in operands):
+    for operand in operands:
+        if isinstance(operand, np.ndarray) and operand.size > 1:
+            break
+    else:
         values = [int(o.flat[0]) if isinstance(o, np.ndarray) else int(o) for o in operands]
         return [(values, lanes)] if lanes.size else []
     table = np.stack(
@@ -743,7 +752,7 @@ def _test_state(w: Warp, address: int, state: int, relaxed: bool) -> bool:
 def mbarrier_wait(w: Warp, address, parity, mask=None):
     """Wait until the phase of this parity has completed (a ``try_wait.parity`` loop)."""
     barrier = barrier_at(w, address)
-    parity = int(uniform(w, parity, "a phase parity")) & 1
+    parity = (parity if isinstance(parity, int) else int(uniform(w, parity, "a phase parity"))) & 1
     if w.checks:
         barrier.in_turn(w, parity)
     if (barrier.phase & 1) != parity:
@@ -802,5 +811,7 @@ def fence_mbarrier_init(w: Warp) -> None:
 @op
 def fence_proxy_async(w: Warp, mask=None) -> None:
     """``fence.proxy.async``: what this warp has seen is now visible to the async proxy too."""
+    if not w.checks:
+        return
     np.maximum(w.clock[1], w.clock[0], out=w.clock[1])
     w.tick()  # what this warp writes from here on needs a fence of its own

@@ -19,7 +19,15 @@ import numpy as np
 from mlsys_gpu.sim.machine import access, loose, memory, order
 from mlsys_gpu.sim.machine.atomics import combined
 from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at
-from mlsys_gpu.sim.machine.clocks import CLOCK_MASK, CLOCK_SHIFT, SITE_MASK, stamp, unseen
+from mlsys_gpu.sim.machine.clocks import (
+    CLOCK_MASK,
+    CLOCK_SHIFT,
+    SITE_MASK,
+    bounds,
+    stamp,
+    unseen,
+    unseen_of,
+)
 from mlsys_gpu.sim.machine.core import (
     END_HOOKS,
     EXIT_HOOKS,
@@ -71,9 +79,18 @@ class TensorMap:
         #: Elements that one copy moves along each dimension.
         self.extent = [-(-b // s) for b, s in zip(self.box, self.steps, strict=True)]
         self.nbytes = itemsize * int(np.prod(self.extent))
+        #: The whole box in box elements, and the last element that it reaches in the tensor's.
+        self._whole = [(0, extent) for extent in self.extent]
+        self._reach = [(e - 1) * step for e, step in zip(self.extent, self.steps, strict=True)]
+        self._steps = [step * s for step, s in zip(self.steps, self.strides, strict=True)][::-1]
 
     def clip(self, coords: list[int]) -> list[tuple[int, int]]:
         """For each dimension the part of the box that lies in the tensor, in box elements."""
+        for start, reach, size in zip(coords, self._reach, self.shape, strict=True):
+            if start < 0 or start + reach >= size:
+                break
+        else:
+            return self._whole
         parts = []
         for start, extent, step, size in zip(
             coords, self.extent, self.steps, self.shape, strict=True
@@ -88,17 +105,12 @@ class TensorMap:
         shape = [last - first for first, last in reversed(parts)]
         if 0 in shape:  # the box lies outside the tensor
             return np.empty(shape, _UINT[self.itemsize])
-        base = self.offset + sum(
-            (start + first * step) * stride
-            for start, (first, _), step, stride in zip(
-                coords, parts, self.steps, self.strides, strict=True
-            )
-        )
-        strides = [
-            step * stride
-            for step, stride in zip(reversed(self.steps), reversed(self.strides), strict=True)
-        ]
-        return np.ndarray(shape, _UINT[self.itemsize], self.tensor.data.data, base, strides)
+        base = self.offset
+        for start, (first, _), step, stride in zip(
+            coords, parts, self.steps, self.strides, strict=True
+        ):
+            base += (start + first * step) * stride
+        return np.ndarray(shape, _UINT[self.itemsize], self.tensor.data, base, self._steps)
 
     def inside(self, parts: list[tuple[int, int]]) -> tuple[slice, ...]:
         """The clipped box as slices of a whole box, outermost first."""
@@ -149,27 +161,30 @@ class Box:
 
     def __init__(self, w: Warp, tmap: TensorMap, coords: list[int], rows: bool):
         self.tmap = tmap
-        pieces = [coords]
-        if rows:
-            if len(tmap.shape) != 2 or tmap.box[1] != 1:
-                raise _operands(
-                    w,
-                    f"a copy of four rows through a tensor map whose box is {tmap.box}",
-                    "give the map two dimensions, and its box one row",
-                )
-            pieces = [[coords[0], row] for row in coords[1:]]
+        if not rows:
+            self.pieces = [(coords, tmap.clip(coords))]
+            self.nbytes = tmap.nbytes
+            return
+        if len(tmap.shape) != 2 or tmap.box[1] != 1:
+            raise _operands(
+                w,
+                f"a copy of four rows through a tensor map whose box is {tmap.box}",
+                "give the map two dimensions, and its box one row",
+            )
+        pieces = [[coords[0], row] for row in coords[1:]]
         self.pieces = [(where, tmap.clip(where)) for where in pieces]
         self.nbytes = tmap.nbytes * len(pieces)
 
     def load(self) -> np.ndarray:
         """The elements, with the out-of-bounds fill for those outside the tensor."""
-        parts = [self._load(where, clipped) for where, clipped in self.pieces]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(self.pieces) == 1:
+            return self._load(*self.pieces[0])
+        return np.concatenate([self._load(where, clipped) for where, clipped in self.pieces])
 
     def _load(self, where: list[int], parts) -> np.ndarray:
         tmap = self.tmap
         window = tmap.window(where, parts)
-        if window.size * tmap.itemsize == tmap.nbytes:  # no part of the box lies outside
+        if window.nbytes == tmap.nbytes:  # no part of the box lies outside
             return np.ascontiguousarray(window)
         box = tmap.box_array()
         box[tmap.inside(parts)] = window
@@ -236,16 +251,15 @@ def _issuers(w: Warp, mask, what: str, *operands) -> Iterator[tuple[int, list[in
     ``mask``: a lane's number, or which lanes (None for all of them). Threads with the same operands
     make the same copy several times, which is a finding.
     """
-    if isinstance(mask, (int, np.integer)) and not isinstance(mask, bool):
+    if isinstance(mask, int) and mask is not False:  # True stands for one lane, whichever
+        lanes = [0 if mask is True else mask]
+    elif isinstance(mask, np.integer):
         lanes = [int(mask)]
-    elif mask is True:
-        lanes = [0]
     else:
         lanes = LANES[w.present if mask is None else mask & w.present].tolist()
-    many = [isinstance(o, np.ndarray) and o.size > 1 for o in operands]
     if len(lanes) > 1:
         columns = [
-            np.asarray(o).reshape(-1)[lanes] for o, m in zip(operands, many, strict=True) if m
+            o.reshape(-1)[lanes] for o in operands if isinstance(o, np.ndarray) and o.size > 1
         ]
         different = {tuple(int(v) for v in row) for row in zip(*columns, strict=True)}
         if len(different) < len(lanes):
@@ -259,13 +273,13 @@ def _issuers(w: Warp, mask, what: str, *operands) -> Iterator[tuple[int, list[in
             raise Stop
     for lane in lanes:
         loose.part(w, lane)
-        yield (
-            lane,
-            [
-                o if isinstance(o, int) else int(np.asarray(o).reshape(-1)[lane if m else 0])
-                for o, m in zip(operands, many, strict=True)
-            ],
-        )
+        yield lane, [o if isinstance(o, int) else _of_lane(o, lane) for o in operands]
+
+
+def _of_lane(operand, lane: int) -> int:
+    """A lane's value of an operand that may be the same for all lanes."""
+    values = np.asarray(operand).reshape(-1)
+    return int(values[lane if values.size > 1 else 0])
 
 
 def _shared_place(w: Warp, address: int, what: str) -> tuple[int, int]:
@@ -346,13 +360,12 @@ def _rows(w: Warp, cta: Cta, start: int, nbytes: int, swizzle: int, what: str) -
             fix="make the buffer as large as the tensor map's box",
         )
         raise Stop
-    base = start & ~1023
-    return _pattern(start - base, nbytes, swizzle) + (base >> 4)
+    return _pattern(start, nbytes, swizzle)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _pattern(start: int, nbytes: int, swizzle: int) -> np.ndarray:
-    """:func:`_rows` from a multiple of 1024 bytes on, at which every swizzle begins anew."""
+    """:func:`_rows` of a tile that has been checked."""
     at = start + np.arange(0, nbytes, 16, dtype=np.int64)
     if swizzle:
         at = at ^ (at >> 3 & (swizzle - 16))
@@ -423,7 +436,8 @@ def _async_write(
     clock = w.clock.copy()
     clock[:, agent] = moment
     before = cta.shadow.writer[rows]
-    bad = unseen(before, clock[0])
+    within = bounds(before)
+    bad = unseen(before, clock[0], within)
     if bad is not None and atomic:
         reduced = cta.state.get("reduced")
         bad = bad if reduced is None else bad & (reduced[rows] != before)
@@ -432,7 +446,7 @@ def _async_write(
         at = access.indices(rows)
         access.race(w, cta, at, True, before, bad, "write", "write", agent, w.s, None)
     else:
-        hidden = unseen(before, clock[1])
+        hidden = unseen(before, clock[1], within)
         if hidden is not None:
             generic = ~w.cluster.agents.asynchronous[before >> 48]
             if (hidden & generic).any():
@@ -442,7 +456,7 @@ def _async_write(
     for reader, stamps in cta.shadow.readers.items():
         if reader != agent:
             read = stamps[rows]
-            bad = unseen(read, clock[0])
+            bad = unseen_of(reader, read, clock[0])
             if bad is not None:
                 at = access.indices(rows)
                 access.race(w, cta, at, True, read, bad, "write", "read", agent, w.s, None)
@@ -847,17 +861,25 @@ def bulk_wait(w: Warp, count: int, read: bool, mask=None) -> None:
         if not known:
             continue
         done = known[: max(0, len(known) - int(count))]
-        for number, copies in done:
+        for number, copies in done[_read_before(groups, done) :] if read else done:
             for copy in copies:
                 if read:
                     copy.read()
                 else:
                     copy.pipe.drain()
             groups.read.add(number)
-            for unit in units:
+            for unit in units if w.checks else ():
                 w.clock[:, w.unit[unit]] = max(int(w.clock[0, w.unit[unit]]), number)
         if not read:
             del known[: len(done)]
+
+
+def _read_before(groups: BulkGroups, done: list[Group]) -> int:
+    """How many of a thread's groups, oldest first, it has waited for before (their sources)."""
+    at = len(done)
+    while at and (not done[at - 1][0] or done[at - 1][0] not in groups.read):  # 0 are empty ones
+        at -= 1
+    return at
 
 
 def _bulk_exit(w: Warp) -> None:

@@ -122,6 +122,9 @@ class Warp:
     def __init__(self, cta: Cta, index: int, threads: int):
         self.cta = cta
         self.cluster = cta.cluster
+        self._name = f"warp {index}"
+        if self.cluster.size > 1:
+            self._name += f" of CTA rank {cta.rank}"
         self.machine = cta.cluster.machine
         self.checks = self.machine.checks
         self.id = index
@@ -161,7 +164,12 @@ class Warp:
         self.released = self.later = self.fenced = 0
 
     def tick(self) -> None:
-        """Start a new moment: what comes now is not covered by what was released before."""
+        """Start a new moment: what comes now is not covered by what was released before.
+
+        Without checks clocks stand still; nothing asks them.
+        """
+        if not self.checks:
+            return
         value = int(self.clock[0, self.agent]) + 1
         if self.later:
             value, self.later = self.later, 0
@@ -171,16 +179,19 @@ class Warp:
 
     def release(self) -> np.ndarray:
         """The clock to publish with a release operation; later accesses are not covered by it."""
+        if not self.checks:
+            return self.clock
         published = self.clock.copy()
         self.tick()
         return published
 
     def acquire(self, clock: np.ndarray) -> None:
-        np.maximum(self.clock, clock, out=self.clock)
+        if self.checks:
+            np.maximum(self.clock, clock, out=self.clock)
 
     def name(self) -> str:
-        first = f"warp {self.id}"
-        return first if self.cluster.size == 1 else f"{first} of CTA rank {self.rank}"
+        """The warp in a reader's words."""
+        return self._name
 
     def threads(self, mask: Any = None) -> str:
         """The threads in a reader's words, for findings."""
@@ -958,16 +969,23 @@ def _compiled(program: Program) -> Any:
     return code
 
 
+_LIBRARIES: Any = None
+
+
 def one_blas_thread() -> contextlib.AbstractContextManager[Any]:
     """Hold BLAS to one thread: the tiles are small, and threads that spin for them cost more.
 
-    Where threadpoolctl is not installed, BLAS is left as it is.
+    Where threadpoolctl is not installed, BLAS is left as it is. Looking for the libraries of the
+    process takes milliseconds; NumPy's is there from the first time on.
     """
+    global _LIBRARIES
     try:
-        from threadpoolctl import threadpool_limits
+        from threadpoolctl import ThreadpoolController
     except ImportError:
         return contextlib.nullcontext()
-    return threadpool_limits(1, user_api="blas")
+    if _LIBRARIES is None:
+        _LIBRARIES = ThreadpoolController()
+    return _LIBRARIES.limit(limits=1, user_api="blas")
 
 
 def execute(

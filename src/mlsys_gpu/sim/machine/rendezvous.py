@@ -39,6 +39,9 @@ class Rendezvous:
         self.threads += threads
         self.members.append(w)
         self.sites.add(w.s)
+        if not w.checks:
+            self.clock = w.clock
+            return
         if self.clock is None:
             self.clock = w.clock.copy()
         else:
@@ -374,8 +377,8 @@ def _cluster_barrier(w: Warp) -> Rendezvous:
 
 def _cluster_done(w: Warp, rendezvous: Rendezvous) -> bool:
     """Exited warps count as arrived (PTX ISA, barrier.cluster)."""
-    live = sum(not x.exited for cta in w.cluster.ctas for x in cta.warps)
-    return sum(not x.exited for x in rendezvous.members) >= live
+    live = w.cluster.live
+    return len(rendezvous.members) >= live and sum(not x.exited for x in rendezvous.members) >= live
 
 
 def _exit(w: Warp) -> None:
