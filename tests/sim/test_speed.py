@@ -96,7 +96,6 @@ def persistent(tmp_path):
     return measure
 
 
-@pytest.mark.xfail(strict=False, reason="0.22 to 0.30 were measured; 0.25 is the aim")
 @pytest.mark.slow
 def test_a_persistent_2_cta_gemm_against_tritons_interpreter(persistent):
     """256 x 256 tiles of 1024 x 1024, in 8 clusters: two each; memory of the whole process."""
@@ -118,5 +117,5 @@ def test_cost_grows_linearly_with_the_work(persistent, checks):
     """Twice the size is four times the tiles, with twice the K steps each."""
     seconds = {n: persistent(n, checks, runs=2) for n in (512, 1024, 2048)}
     print({n: f"{s:.2f} s, {s / n**3 * 1e9:.3f} s for 10^9" for n, s in seconds.items()})
-    assert seconds[1024] <= 12 * seconds[512], seconds
-    assert seconds[2048] <= 12 * seconds[1024], seconds
+    assert seconds[1024] <= 10 * seconds[512], seconds
+    assert seconds[2048] <= 10 * seconds[1024], seconds
