@@ -279,6 +279,42 @@ def test_how_far_a_remote_arrival_releases(scope, reading, races):
         assert report.readings["remote-arrive"].startswith(reading)
 
 
+STARTS = {
+    "whole": "await cluster_sync(w)",
+    "relaxed": "cluster_arrive(w, False); t = cluster_wait(w)",
+    "of the CTA alone": "await cta_sync(w)",
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    "access",
+    [
+        "st_shared(w, mapa(w, SB + 64, 1 - w.rank), 1, 4, 1, w.lanes == 0)",
+        "atom(w, 'shared', mapa(w, SB + 64, 1 - w.rank), 1, 'add', 'uint32', mask=w.lanes == 0)",
+    ],
+    ids=["store", "atomic"],
+)
+def test_a_cta_must_have_started_before_its_memory_is_used(start, access, schedule):
+    waits = "if t is not None: yield t" if start == "relaxed" else "pass"
+    report = warps.run(
+        f"""
+        {STARTS[start]}
+        {waits}
+        {access}
+        await cluster_sync(w)
+        """,
+        **PAIR,
+        **schedule,
+    )
+    if start == "of the CTA alone":
+        finding = only(report)
+        assert (finding.code, finding.location.line) == ("cluster-start", 3)
+        assert "CTA rank" in finding.memory
+    else:
+        assert "cluster-start" not in {f.code for f in report.findings}, report
+
+
 @pytest.mark.parametrize("ending", ["await cluster_sync(w)", "cluster_arrive(w, False)", "pass"])
 def test_a_cta_must_outlive_arrivals_at_its_barriers(ending, schedule):
     report = warps.run(

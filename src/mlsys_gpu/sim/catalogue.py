@@ -95,7 +95,7 @@ CLASSES: dict[str, FaultClass] = {
         ("barrier-mixed", "barrier-init", "deadlock", "race-smem", "divergent-collective"),
     ),
     "cluster-peer-exit": FaultClass(
-        "a CTA may end while another still uses its shared memory", ("cluster-exit", "cta-group")
+        "a CTA may end while another still uses its shared memory", ("cluster-exit", "cluster-start", "cta-group")
     ),
     "cluster-scope-and-multicast": FaultClass(
         "what one CTA does for others of its cluster does not reach them, or comes too early",

@@ -42,6 +42,7 @@ CODES = {
     "cta-group": "the CTAs of a pair, or a kernel's tcgen05 instructions, disagree about the pair",
     "tmem-lane-quarter": "a warp addressed tensor-memory lanes of another warp's quarter",
     "divergent-collective": "a warp-wide instruction was reached by a part of the warp",
+    "cluster-start": "a CTA's shared memory is used by another before it is known to have started",
     "cluster-exit": "a CTA may end while another still uses its shared memory",
     "setmaxnreg-budget": "warps ask for more registers than the CTA has, or not together",
     "clc-protocol": "cluster launch control used against its protocol",

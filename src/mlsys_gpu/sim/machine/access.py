@@ -326,7 +326,7 @@ def ld_shared(w: Warp, address, size: int, lanes: int, mask=None, lane=None):
     w.machine.count(_counted(w, cta, "load"), width * np.size(offsets))
     if w.checks:
         if cta is not w.cta:
-            cta.remote[w.agent] = w.now | w.s
+            reach(w, cta)
         generic_read(w, cta, plan.index, plan.wide, plan.lanes, mask)
     value = held(cta.shared.view(size, lanes)[plan.rows])
     return value if full is None else _spread(value, full.shape, mask, lanes)
@@ -353,7 +353,7 @@ def st_shared(w: Warp, address, value, size: int, lanes: int, mask=None, lane=No
     w.machine.count(_counted(w, cta, "store"), width * np.size(offsets))
     if w.checks:
         if cta is not w.cta:
-            cta.remote[w.agent] = w.now | w.s
+            reach(w, cta)
         generic_write(w, cta, plan.index, plan.wide, plan.lanes, mask)
     cta.shared.view(size, lanes)[plan.rows] = value
     cta.version += 1
@@ -807,6 +807,29 @@ def uninitialised(w, cta, index, wide, bad, what: str, mask, site: int | None = 
         site=site,
         unless=lambda: (
             site in w.machine.raced and bool(np.asarray(shadow.writer[index])[bad].all())
+        ),
+    )
+
+
+def reach(w: Warp, cta: Cta) -> None:
+    """Note an access to another CTA's shared memory: that CTA must have started, and not ended.
+
+    It has started where this thread has seen anything of it. Source: CUDA C++ Programming Guide,
+    "Distributed Shared Memory".
+    """
+    cta.remote[w.agent] = w.now | w.s
+    first = w.cluster.agents.of(cta.rank, 0)
+    if w.clock[::2, first : first + w.cluster.agents.per_cta].any():
+        return
+    w.machine.report(
+        "cluster-start",
+        w,
+        f"{w.name()} accesses the shared memory of CTA rank {cta.rank}, and nothing shows that "
+        "this CTA has started",
+        memory=f"shared memory of CTA rank {cta.rank}",
+        fix=(
+            "begin the kernel with a cluster barrier (T.cuda.cluster_sync()) before the first "
+            "access to another CTA's shared memory"
         ),
     )
 

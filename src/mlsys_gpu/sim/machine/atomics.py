@@ -207,7 +207,7 @@ def _check(w: Warp, cta, place, offsets, width: int, lanes, mask, wrote: bool) -
             )
         return
     if cta is not w.cta:
-        cta.remote[w.agent] = w.now | w.s
+        access.reach(w, cta)
     shadow = cta.shadow.flat()
     strong = cta.shadow.strong_words()
     before = shadow.writer[index]
@@ -340,7 +340,8 @@ def _send(w: Warp, cta: Cta, offset: int, value, bar, width: int, vec: int, how:
                 read = stamps.reshape(-1)[index]
                 access.race(w, cta, index, False, read, bad, "write", "read", agent, w.s, None)
         shadow.write(index, agent << 48 | moment << 16 | w.s)
-        cta.remote[w.agent] = w.now | w.s
+        if cta is not w.cta:
+            access.reach(w, cta)
     site = w.s
     bar.charge(phase, width, w)
     view = cta.shared.view(width // vec, 1)
