@@ -95,7 +95,8 @@ CLASSES: dict[str, FaultClass] = {
         ("barrier-mixed", "barrier-init", "deadlock", "race-smem", "divergent-collective"),
     ),
     "cluster-peer-exit": FaultClass(
-        "a CTA may end while another still uses its shared memory", ("cluster-exit", "cluster-start", "cta-group")
+        "a CTA may end, or not have started, while another uses its shared memory",
+        ("cluster-exit", "cluster-start", "cta-group"),
     ),
     "cluster-scope-and-multicast": FaultClass(
         "what one CTA does for others of its cluster does not reach them, or comes too early",
