@@ -203,7 +203,7 @@ def _named(w: Warp, barrier: int, threads, how: str = "", waits: bool = True) ->
     return rendezvous
 
 
-def _join(w: Warp, rendezvous: Rendezvous, count: int | None, how: str, waits: bool) -> None:
+def _join(w: Warp, rendezvous: Rendezvous, count: int | None, how: str, waits: bool = True) -> None:
     """Check that a warp may join a named barrier's turn in this way, and say so to the barrier."""
     live = 32 * len(w.cta.warps)
     if rendezvous.members:
