@@ -524,7 +524,8 @@ class Translator:
     def try_slice(self, stmt: Any) -> bool:
         """Emit the loop as one slice where its iterations are independent."""
         extent, low = stmt.extent, stmt.min
-        if not (hasattr(extent, "value") and hasattr(low, "value")) or stmt.step is not None:
+        known = all(type(n).__name__ == "IntImm" for n in (extent, low))
+        if not known or stmt.step is not None:
             return False
         count = int(extent.value)
         if count < 2 or self.context.lane is not None or not analysis.could_slice(stmt):
