@@ -67,6 +67,7 @@ def test_a_wait_orders_what_was_written_before_the_arrival(schedule):
     await cta_sync(w)
     if w.id == 0:
         st_shared(w, SB + 64 + 4 * w.lanes, np.uint32(7) + w.lanes.astype(np.uint32), 4, 1)
+        warp_sync(w)
         {arrive}
     else:
         await mbarrier_wait(w, SB, 0)
@@ -226,10 +227,12 @@ def test_a_ring_of_two_barriers_is_silent(schedule):
             if w.id == 0:
                 await mbarrier_wait(w, SB + 8, (i & 1) ^ 1)
                 st_shared(w, SB + 64, i, 4, 1)
+                warp_sync(w)
                 mbarrier_arrive(w, SB, 1, mask=True)
             else:
                 await mbarrier_wait(w, SB, i & 1)
                 w.machine.count("sum", int(ld_shared(w, SB + 64, 4, 1)) * 10**i)
+                warp_sync(w)
                 mbarrier_arrive(w, SB + 8, 1, mask=True)
         """,
         threads=64,
@@ -377,6 +380,7 @@ PAIR: dict[str, Any] = {"grid": (2, 1, 1), "cluster": (2, 1, 1)}
 def test_distributed_shared_memory_between_cluster_barriers(schedule):
     report = warps.run(
         """
+        await cluster_sync(w)  # the peer has started
         peer = mapa(w, SB + 128, 1 - w.rank)
         st_shared(w, peer + 4 * w.lanes, w.lanes.astype(np.uint32) + 100 * w.rank, 4, 1)
         cluster_arrive(w)
@@ -456,6 +460,7 @@ def test_a_relaxed_arrival_publishes_nothing(schedule):
 def test_a_cta_barrier_does_not_order_the_cluster(schedule):
     report = warps.run(
         """
+        await cluster_sync(w)
         st_shared(w, SB + 128, 1, 4, 1)
         await cta_sync(w)
         ld_shared(w, mapa(w, SB + 128, 1 - w.rank), 4, 1)
