@@ -21,6 +21,8 @@ lists of lessons (:mod:`.order`); the unit ``learned`` of a warp counts those th
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 #: Units that work for a warp, in the order of their components behind the warp's own.
@@ -116,6 +118,10 @@ class Agents:
         clock = np.zeros((self.rows, self.count), dtype=np.int64)
         clock[:, 0] = CLOCK_MASK
         return clock
+
+
+#: The numbering, which clusters of the same shape share.
+agents_for = lru_cache(maxsize=16)(Agents)
 
 
 def join(into: np.ndarray, other: np.ndarray) -> None:

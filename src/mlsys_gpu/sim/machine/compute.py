@@ -45,6 +45,11 @@ _POISONED = int(poison("int32"))
 @op
 def fresh(count: int, dtype: str) -> np.ndarray:
     """Registers of a local array, ``[32, count]``, which nothing has written."""
+    return _unwritten(count, dtype).copy()
+
+
+@lru_cache(maxsize=256)
+def _unwritten(count: int, dtype: str) -> np.ndarray:
     value = poison(dtype)
     return np.full((32, count), value, dtype=value.dtype)
 
@@ -196,10 +201,17 @@ def spread(value, dtype: str) -> np.ndarray:
     """A value that all lanes share, as 32 values (integers below 64 bits as int64)."""
     if dtype == "uint128":
         return np.full(32, value, dtype=object)
+    values = np.empty(32, dtype=_held_as(dtype))
+    values[...] = value
+    return values
+
+
+@lru_cache(maxsize=64)
+def _held_as(dtype: str) -> np.dtype:
+    """The type in which 32 lanes' values of a dtype are computed."""
     storage = np.dtype(numerics.STORAGE[dtype])
-    if storage.kind in "iu" and dtype not in ("uint64", "bfloat16"):
-        storage = np.dtype(np.int64)
-    return np.full(32, value, dtype=storage)
+    narrow = storage.kind in "iu" and dtype not in ("uint64", "bfloat16")
+    return np.dtype(np.int64) if narrow else storage
 
 
 @op

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_gpu.sim.machine import memory
-from mlsys_gpu.sim.machine.clocks import BARRIERS, CLOCK_SHIFT, SITE_MASK, UNITS, Agents, stamp
+from mlsys_gpu.sim.machine.clocks import BARRIERS, CLOCK_SHIFT, SITE_MASK, UNIT, agents_for, stamp
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import Finding, Location, Report, coverage_map
 
@@ -136,13 +136,13 @@ class Warp:
         self.nobody, self.everybody = NOBODY, EVERYBODY  # masks
         self.tid = LANES + 32 * index
         self.active = min(32, threads - 32 * index)
-        self.present = np.arange(32) < self.active  # lanes that the launch has filled
+        self.present = self.active > LANES  # lanes that the launch has filled
         self.s = 0  # the current site
         #: Operations that wait for lanes which have not come: those lanes, and who has come where.
         self.absent: list[tuple[np.ndarray, int, str, np.ndarray]] = []
         agents = self.cluster.agents
         self.agent = agents.of(cta.rank, index)
-        self.unit = {unit: agents.of(cta.rank, index, unit) for unit in UNITS}
+        self.unit = {unit: self.agent + i for unit, i in UNIT.items()}
         self.clock = agents.clock()
         self.clock[0, self.agent] = 1  # row 1, the async proxy's, moves by fence.proxy.async alone
         self.now = stamp(self.agent, 1)  # the stamp of an access made now, but for its site
@@ -274,7 +274,7 @@ class Cluster:
         self.size = cx * cy * cz
         self.eager = machine.schedule == "eager"
         warps = (launch["threads"] + 31) // 32
-        self.agents = Agents(self.size, warps, machine.barriers, 5 if machine.fences else 4)
+        self.agents = agents_for(self.size, warps, machine.barriers, 5 if machine.fences else 4)
         self.busy: dict[Pipe, None] = {}
         self.runnable: deque[Warp] = deque()
         self.state: dict[str, Any] = {}
