@@ -25,8 +25,12 @@ def random(seed, *shape, dtype="float32"):
     return torch.tensor(values, dtype=getattr(torch, dtype))
 
 
-def run(kernel, *arguments):
-    report = sim.simulate(kernel, *arguments, arch="sm_100a")
+#: As lazily and as eagerly as possible, and in between.
+SCHEDULES = [("eager", 0), ("lazy", 0), ("seeded", 1), ("seeded", 2)]
+
+
+def run(kernel, *arguments, schedule="lazy", seed=0):
+    report = sim.simulate(kernel, *arguments, arch="sm_100a", schedule=schedule, schedule_seed=seed)
     assert report.completed
     assert not report.findings, report
 
@@ -135,3 +139,125 @@ def test_layernorm(rows, columns):
         x.double(), (columns,), gamma.double(), beta.double(), eps
     )
     close(out, wanted.flatten(), "bfloat16")
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize(("dtype", "k"), [("float32", 64), ("bfloat16", 300)])
+def test_stable_sort_of_selected_values(dtype, k, schedule, seed):
+    """A radix sort in shared memory; equal values keep their order."""
+    rows = 2
+    kernel = module("topk.stable_sort_topk_by_value").get_kernel(
+        dtype=dtype, num_rows=rows, k=k, pattern="unique"
+    )
+    values = (torch.randint(-40, 40, (rows, k)) / 8).to(getattr(torch, dtype))
+    indices = torch.stack([torch.randperm(5000)[:k] for _ in range(rows)]).to(torch.int32)
+    got, places = values.clone().flatten(), indices.clone().flatten()
+    run(kernel, places, got, schedule=schedule, seed=seed)
+    order = torch.sort(values.double(), dim=1, descending=True, stable=True).indices
+    assert torch.equal(got.reshape(rows, k), values.gather(1, order))
+    assert torch.equal(places.reshape(rows, k), indices.gather(1, order))
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+def test_radix_topk(schedule, seed):
+    rows, length, k = 2, 3001, 64
+    topk = module("topk.radix_topk_single_cta")
+    kernel = topk.get_kernel(dtype="float32", mode="basic", num_rows=rows, length=length, k=k)
+    scores = random(5, rows, length)
+    indices = torch.full((rows * k,), -7, dtype=torch.int32)
+    values = torch.full((rows * k,), torch.nan)
+    none = torch.zeros(rows, dtype=torch.int32)
+    aux, lengths = torch.zeros(1, dtype=torch.int32), torch.full((rows,), length).to(torch.int32)
+    arguments = scores.flatten(), indices, values, aux, lengths, none, none, none, 0
+    run(kernel, *arguments, schedule=schedule, seed=seed)
+    for row, chosen in enumerate(indices.reshape(rows, k).tolist()):
+        assert set(chosen) == set(torch.topk(scores[row], k).indices.tolist())
+        assert torch.equal(values.reshape(rows, k)[row], scores[row, chosen])
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize("output", ["float8_e4m3fn", "float8_e5m2"])
+def test_rmsnorm_to_eight_bits(output, schedule, seed):
+    """Stored 8-bit floats, within one of their places."""
+    rows, columns, eps, scale = 3, 111, 1e-6, 0.01
+    kernel = module("norm.rmsnorm_quant").get_kernel(
+        "float16", output, rows, columns, "compact", "compact", False, scale, eps
+    )
+    x, weight = random(1, rows, columns, dtype="float16"), random(2, columns, dtype="float16")
+    kind = getattr(torch, output)
+    y = torch.zeros(rows * columns).to(kind)
+    arguments = x.flatten(), weight, y, rows, torch.tensor([scale]), eps
+    run(kernel, *arguments, schedule=schedule, seed=seed)
+    wanted = (rms(x.double(), weight.double(), eps) / scale).flatten()
+    wanted = wanted.clamp(-torch.finfo(kind).max, torch.finfo(kind).max)
+    place = torch.finfo(kind).eps
+    assert ((y.double() - wanted).abs() <= place * wanted.abs() / 2 * 1.01 + 2.0**-9).all()
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+def test_combined_parts_of_attention(schedule, seed):
+    """Parts of a split softmax, weighed by their log-sum-exps; one row has no part at all."""
+    combine = importlib.import_module(
+        "tirx_kernels.ported.cudnn.bsa.block_sparse_attention_forward_combine_sm100_blk64"
+    )
+    batch, heads, length, splits, dim = 1, 2, 5, 3, 128
+    kernel = combine.get_kernel(batch=batch, num_heads=heads, seqlen_q=length, kv_splits=splits)
+    parts = random(1, batch, splits, heads, length, dim)
+    sums = random(2, batch, splits, heads, length)
+    sums[0, :, 1, 3] = -torch.inf
+    parts[0, :, 1, 3] = 0
+    # a reciprocal of 32 bits, which the kernel takes as an int32
+    divisor = np.array(combine._fast_divmod(length), np.int64).astype(np.int32).tolist()
+    out = torch.zeros(batch * length * heads * dim, dtype=torch.bfloat16)
+    lse = torch.full((batch * heads * length,), torch.nan)
+    run(
+        kernel, parts.flatten(), sums.flatten(), out, lse, batch, heads, length, splits,
+        *divisor, schedule=schedule, seed=seed,
+    )  # fmt: skip
+    total = torch.logsumexp(sums.double(), 1)
+    weights = torch.where(
+        torch.isinf(total)[:, None], 0.0, torch.exp(sums.double() - total[:, None])
+    )
+    wanted = (weights[..., None] * parts.double()).sum(1)  # [batch, heads, length, dim]
+    got = out.reshape(batch, length, heads, dim).permute(0, 2, 1, 3)
+    close(got, wanted, "bfloat16")
+    wanted = total.permute(0, 2, 1).flatten()  # row by row
+    assert torch.allclose(lse.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+def test_gated_delta_rule(schedule, seed):
+    """One token: the state decays, learns v at k by the delta rule, and is read at q."""
+    heads, value_heads, dim, slots = 2, 4, 128, 3
+    kernel = module("gdn_decode.gdn_decode_bf16_ilp4").get_kernel(
+        seq_len=1, batch=1, num_heads=heads, num_v_heads=value_heads, tile_v=16,
+        use_qk_l2norm=True, disable_state_update=False, cache_intermediate_states=False,
+        disable_output=False,
+    )  # fmt: skip
+    state = (random(1, slots, value_heads, dim, dim) / 8).bfloat16()
+    q, k = (random(seed, 1, 1, heads, dim, dtype="bfloat16") for seed in (2, 3))
+    v = random(4, 1, 1, value_heads, dim, dtype="bfloat16")
+    a, b = (random(seed, 1, 1, value_heads, dtype="bfloat16") for seed in (5, 6))
+    rate, bias = random(7, value_heads), random(8, value_heads)
+    out = torch.zeros_like(v)
+    read = torch.tensor([1], dtype=torch.int32)
+    none = torch.zeros(1, dtype=torch.int32)
+    before = state.clone()
+    run(
+        kernel, state.flatten(), torch.zeros(1, dtype=torch.bfloat16), rate, a.flatten(), bias,
+        q.flatten(), k.flatten(), v.flatten(), b.flatten(), out.view(-1), read, read, none, none,
+        state.stride(0), q.stride(0), k.stride(0), v.stride(0), 1,
+        schedule=schedule, seed=seed,
+    )  # fmt: skip
+    decay = torch.exp(-torch.exp(rate.double()) * torch.nn.functional.softplus(a.double() + bias))
+    unit = [x.double() / torch.sqrt((x.double() ** 2).sum(-1, keepdim=True) + 1e-6) for x in (q, k)]
+    query, key = (x[0, 0].repeat_interleave(value_heads // heads, 0) for x in unit)
+    held = before[1].double() * decay.flatten()[:, None, None]
+    learnt = v[0, 0].double() - torch.einsum("hvk,hk->hv", held, key)
+    learnt = learnt * torch.sigmoid(b.double()).flatten()[:, None]
+    held = held + learnt[..., None] * key[:, None, :]
+    wanted = torch.einsum("hvk,hk->hv", held, query) / dim**0.5
+    assert torch.allclose(out[0, 0].double(), wanted, rtol=2.0**-7, atol=1e-3)
+    assert torch.allclose(state[1].double(), held, rtol=2.0**-7, atol=2.0**-7)
+    assert torch.equal(state[0], before[0])
+    assert torch.equal(state[2], before[2])
