@@ -440,7 +440,8 @@ class Cluster:
         for warp in warps:
             if warp.waiting is not None and warp.waiting.missed is not None:
                 warp.waiting.missed()
-        first = min(warps, key=_accused)
+        hopeless = _hopeless(machine.deadlock, warps)
+        first = min(warps, key=lambda warp: (_accused(warp, hopeless), warp.id))
         described = first.waiting.describe() if first.waiting else ""
         machine.report(
             _deadlock_code(first),
@@ -557,10 +558,24 @@ EXIT_HOOKS: list[Callable[[Warp], None]] = []
 END_HOOKS: list[Callable[[Cta], None]] = []
 
 
-def _accused(warp: Warp) -> tuple[int, int]:
+def _accused(warp: Warp, hopeless: list[Warp]) -> int:
     """Order of waiting warps by what a deadlock is most likely due to."""
     kind = warp.waiting.kind if warp.waiting else ""
-    return {"setmaxnreg": 0, "mbarrier": 1}.get(kind, 2), warp.id
+    return {"setmaxnreg": 0, "mbarrier": 1 if warp in hopeless else 2}.get(kind, 3)
+
+
+def _hopeless(deadlock: dict[str, Any], warps: list[Warp]) -> list[Warp]:
+    """The warps that wait for nothing but bytes, which no warp can bring any more: the others may
+    wait for what these would do."""
+    from mlsys_gpu.sim.machine import waitgraph
+
+    alone = {node["id"] for node in deadlock["nodes"] if node.get("actors") == 0}
+    stuck = {
+        edge["from"]
+        for edge in deadlock["edges"]
+        if edge["kind"] == "waits" and edge["to"] in alone
+    }
+    return [w for w in warps if waitgraph.warp_name(w) in stuck and _short_of_bytes(w)]
 
 
 def _deadlock_code(first: Warp) -> str:
