@@ -55,11 +55,11 @@ for i in range(5):
     if w.id == 0:
         await mbarrier_wait(w, SB + 8, (i & 1) ^ 1)
         st_shared(w, SB + 64, i, 4, 1)
-        mbarrier_arrive(w, SB, 1, mask=True)
+        warp_sync(w); mbarrier_arrive(w, SB, 1, mask=True)
     else:
         await mbarrier_wait(w, SB, i & 1)
         w.machine.count("sum", int(ld_shared(w, SB + 64, 4, 1)) * 10**i)
-        mbarrier_arrive(w, SB + 8, 1, mask=True)
+        warp_sync(w); mbarrier_arrive(w, SB + 8, 1, mask=True)
 """
 RING_LAUNCH = {
     "threads": 64,
