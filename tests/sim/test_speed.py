@@ -119,3 +119,33 @@ def test_cost_grows_linearly_with_the_work(persistent, checks):
     print({n: f"{s:.2f} s, {s / n**3 * 1e9:.3f} s for 10^9" for n, s in seconds.items()})
     assert seconds[1024] <= 10 * seconds[512], seconds
     assert seconds[2048] <= 10 * seconds[1024], seconds
+
+
+@pytest.mark.slow
+def test_an_upstream_attention_in_a_second():
+    """``tirx-kernels``' flash_attention4, 512 long, 4 query heads on one of keys and values."""
+    torch = pytest.importorskip("torch")
+    module = pytest.importorskip("tirx_kernels.ported.flashattention.flash_attention4")
+    from mlsys_gpu import tensormap  # noqa: F401  (encodes the host's tensor maps)
+
+    torch.manual_seed(0)
+    q = torch.randn(1, 512, 4, 128, dtype=torch.float16)
+    k, v = (torch.randn(1, 512, 1, 128, dtype=torch.float16) for _ in range(2))
+    out = torch.full_like(q, float("nan"))
+    maps = module.build_tensor_maps(
+        q, k, v, out, batch_size=1, seq_len_q=512, seq_len_kv=512, num_qo_heads=4,
+        num_kv_heads=1, head_dim=128, is_causal=False,
+    )  # fmt: skip
+    program = sim.compile(module.get_kernel(1, 512, 4, 1, 128, False), arch="sm_100a")
+    arguments = [tensor_map.ptr for tensor_map in maps]
+    seconds = [
+        fastest(lambda c=checks: sim.simulate(program, *arguments, checks=c), 2)
+        for checks in (False, True)
+    ]
+    print(f"{seconds[0]:.2f} s without checks, {seconds[1]:.2f} s with")
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *(x.double().transpose(1, 2) for x in (q, k.expand_as(q), v.expand_as(q)))
+    )
+    assert (out.double() - wanted.transpose(1, 2)).abs().max() <= 2**-9
+    assert seconds[0] <= 1
+    assert seconds[1] <= 5

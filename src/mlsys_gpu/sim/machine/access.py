@@ -274,8 +274,8 @@ def _by_rank(w: Warp, address, mask) -> list[np.ndarray]:
 class _Plan:
     """A shared-memory access worked out: where it goes, in the forms that its parts need.
 
-    Addresses that a loop does not change come back as the same array, at the same line: the warp
-    keeps the plan of each line's last access.
+    Addresses that a loop does not change come back as the same array: the warp keeps the plans of
+    its latest accesses.
     """
 
     __slots__ = ("address", "cta", "index", "lanes", "offsets", "rows", "wide")
@@ -294,11 +294,17 @@ class _Plan:
 def _plan(w: Warp, address, width: int, mask, lane, what: str) -> _Plan:
     if mask is not None or lane is not None or not isinstance(address, np.ndarray):
         return _Plan(w, address, width, mask, lane, what)
-    key = (w.s, width, what)
+    key = (id(address), width, what)  # a plan keeps its array, and so the array's identity
     known = w.plans.get(key)
-    if known is None or known.address is not address:
+    if known is None:
+        if len(w.plans) >= _PLANS:
+            w.plans.clear()
         known = w.plans[key] = _Plan(w, address, width, mask, lane, what)
     return known
+
+
+#: Plans that a warp keeps.
+_PLANS = 32
 
 
 def _counted(w: Warp, cta: Cta, what: str) -> str:

@@ -156,7 +156,7 @@ class Warp:
         self.open: Any = None
         self.state: dict[str, Any] = {}  # per-family state, by family
         self.lessons: list[dict[int, np.ndarray]] = []  # what it knows of other clusters (order)
-        self.plans: dict[tuple, Any] = {}  # shared-memory accesses worked out, by line
+        self.plans: dict[tuple, Any] = {}  # shared-memory accesses worked out (access)
         #: Its lanes' accesses to shared memory since its last barrier, and how many of them all
         #: lanes have released since; from which moment it goes on, and which of the moments between
         #: the async proxy has seen (see :mod:`.loose`).
