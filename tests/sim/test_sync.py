@@ -648,6 +648,39 @@ def waits_by_state(Y: T.Buffer((N, 4), "int32")):
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+def test_parities_that_the_lanes_hold(schedule, seed):
+    """A phase that lies in a register of each lane; lanes that do not ask may hold any."""
+
+    @T.prim_func
+    def kernel(X: T.Buffer((N,), "uint32"), Y: T.Buffer((N,), "int32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        warp = T.warp_id([2])
+        lane = T.lane_id([32])
+        tid = T.thread_id([N])
+        bar = T.alloc_shared((1,), "uint64")
+        if tid == 0:
+            T.ptx.mbarrier.init.shared.b64(bar.ptr_to([0]), T.uint32(32))
+        T.cuda.cta_sync()
+        phase: T.uint32 = X[tid]
+        y: T.int32 = 0
+        if warp == 0:
+            T.ptx.mbarrier.arrive.shared.b64(bar.ptr_to([0]))
+        if lane < 20:
+            for _round in T.serial(2):
+                done: T.uint32 = T.uint32(0)
+                while done == T.uint32(0):
+                    T.ptx.mbarrier.try_wait.parity.shared.b64(done, bar.ptr_to([0]), phase)
+                y = y + 1
+        Y[tid] = y
+
+    X, Y = np.where(np.arange(N) % 32 < 20, 0, 9).astype(np.uint32), np.zeros(N, np.int32)
+    report = sim.simulate(kernel, X, Y, schedule=schedule, schedule_seed=seed)
+    assert not report.findings, report
+    np.testing.assert_array_equal(Y, np.where(X == 0, 2, 0))
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_waiting_by_state_and_a_barrier_of_each_lane(schedule, seed):
     Y = np.zeros((N, 4), np.int32)
     run(waits_by_state, Y, schedule=schedule, schedule_seed=seed)

@@ -160,14 +160,11 @@ def mbarrier_poll(t: Any, call: Any) -> None:
     name, threads = t.fresh("done"), _active(t)
     if by_parity:
         code = f"mbarrier_test(w, {address.code}, {phase.code}{threads}{relaxed})"
-        if phase.lane and not address.lane:
-            code = f'mbarrier_test(w, {address.code}, uniform(w, {phase.code}, "a phase parity")'
-            code += f"{threads}{relaxed})"
     else:
         state = as_bits(t, phase, "int64").code
         code = f"mbarrier_test_state(w, {address.code}, {state}{threads}{relaxed})"
-        if phase.lane and not address.lane:
-            code = f"all_lanes({code}{threads})"
+    if phase.lane and not address.lane:
+        code = f"all_lanes({code}{threads})"
     t.mark()
     t.emit(f"{name} = {code}")
     lane = address.lane
