@@ -120,6 +120,22 @@ def test_bytes_hold_a_phase_back():
     assert not report.completed
 
 
+def test_bytes_that_nobody_expects():
+    """They complete nothing: the phase waits for the arrival that would have announced them."""
+    report = warps.run(
+        """
+        mbarrier_init(w, SB, 1)
+        mbarrier_complete_tx(w, SB, 64, mask=True)
+        await mbarrier_wait(w, SB, 0)
+        """,
+        regions=[["full", 0, 8, [1], "uint64"]],
+    )
+    finding = warps.only(report)
+    assert (finding.code, finding.location.line) == ("deadlock", 3)
+    assert "64 bytes have come that no expect_tx has announced" in finding.message
+    assert "64 bytes have come unexpected" in str(report)
+
+
 def test_one_arrival_too_many():
     report = warps.run(
         """

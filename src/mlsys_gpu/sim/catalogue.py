@@ -121,7 +121,10 @@ CLASSES: dict[str, FaultClass] = {
     ),
     "scheduler-tail": FaultClass(
         "a tile is computed by nobody or twice, or the roles do not agree on the tiles",
-        ("unwritten-output", "race-global", "deadlock", "missing-commit", "discarded-product"),
+        (
+            "unwritten-output", "race-global", "deadlock", "missing-commit", "discarded-product",
+            "in-flight-at-exit",
+        ),
     ),
     "clc-protocol": FaultClass(
         "cluster launch control is used against its protocol",

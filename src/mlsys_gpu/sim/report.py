@@ -429,7 +429,9 @@ def _needs(node: dict[str, Any]) -> str:
     text = node["id"]
     if node["kind"] == "mbarrier":
         text += f", phase {node['phase']}: {node['pending']} of {node['count']} arrivals to come"
-        if node["bytes"]:
+        if node["bytes"] < 0:
+            text += f", {-node['bytes']} bytes have come unexpected"
+        elif node["bytes"]:
             text += f", {node['bytes']} bytes to come"
     elif "arrived" in node:
         text += f": {node['arrived']} threads have come"

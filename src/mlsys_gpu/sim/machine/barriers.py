@@ -340,7 +340,9 @@ class MBarrier:
             f"waits for phase parity {parity} of {self.name()}, which is in phase {self.phase} "
             f"with {self.pending} of {self.count} arrivals still to come"
         )
-        if self.tx:
+        if self.tx < 0:
+            text += f"; {-self.tx} bytes have come that no expect_tx has announced"
+        elif self.tx:
             text += f" and {self.tx} bytes outstanding ({self.landed} have come)"
         if not self.arrivals:
             return text + "; nobody has ever arrived at it"
