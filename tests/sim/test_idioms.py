@@ -680,6 +680,193 @@ def kernel(X: T.Buffer((32, 48), "float32"), Y: T.Buffer((48, 32), "float32")):
     ],
 )
 
+# Positive values moved together: a ballot, and counts of its bits.
+IDIOMS["compact"] = (
+    """
+@T.prim_func
+def kernel(X: T.Buffer((64,), "int32"), C: T.Buffer((1,), "int32"), Y: T.Buffer((64,), "int32")):
+    T.device_entry()
+    cta = T.cta_id([1])
+    warp = T.warp_id([2])
+    lane = T.lane_id([32])
+    tid = T.thread_id([64])
+    counts = T.alloc_shared((2,), "int32")
+    x: T.int32 = X[tid]
+    b: T.uint32
+    T.ptx.vote_sync.ballot.b32(b, x > 0, T.uint32(0xFFFFFFFF))
+    before: T.uint32 = b & ((T.uint32(1) << T.cast(lane, "uint32")) - T.uint32(1))
+    n: T.int32 = T.cast(T.popcount(before), "int32")
+    if lane == 0:
+        counts[warp] = T.cast(T.popcount(b), "int32")
+    T.cuda.cta_sync()
+    base: T.int32 = 0
+    if warp == 1:
+        base = counts[0]
+    if x > 0:
+        Y[base + n] = x
+    if tid == 0:
+        C[0] = counts[0] + counts[1]
+""",
+    lambda: [whole(19, 64, dtype=np.int32), blank(1, dtype=np.int32), np.zeros(64, np.int32)],
+    lambda x, c, y: np.concatenate([x[x > 0], np.zeros(64 - (x > 0).sum())]),
+    [],
+)
+
+# Each thread sorts its own registers: indices and trip counts of each lane.
+IDIOMS["insertion"] = (
+    """
+@T.prim_func
+def kernel(X: T.Buffer((64, 9), "int32"), Y: T.Buffer((64, 9), "int32")):
+    T.device_entry()
+    cta = T.cta_id([1])
+    tid = T.thread_id([64])
+    r = T.alloc_local((9,), "int32")
+    for i in T.serial(9):
+        r[i] = X[tid, i]
+    for i in T.serial(1, 9):
+        key: T.int32 = r[i]
+        j: T.int32 = i - 1
+        while j >= 0 and r[j] > key:
+            r[j + 1] = r[j]
+            j = j - 1
+        r[j + 1] = key
+    for i in T.serial(9):
+        Y[tid, i] = r[i]
+""",
+    lambda: [whole(20, 64, 9, dtype=np.int32), blank(64, 9, dtype=np.int32)],
+    lambda x, y: np.sort(x, 1),
+    [
+        ("r[j + 1] = key", "r[j + 2] = key", "out-of-bounds", "r[j + 2]"),
+    ],
+)
+
+# Each CTA of a cluster reads what the next one holds.
+IDIOMS["cluster2d"] = (
+    """
+@T.prim_func
+def kernel(X: T.Buffer((4, 32), "int32"), Y: T.Buffer((4, 32), "int32")):
+    T.device_entry()
+    rank = T.cta_id_in_cluster([4])
+    cta = T.cta_id([4])
+    tid = T.thread_id([32])
+    s = T.alloc_shared((32,), "int32")
+    s[tid] = X[cta, tid]
+    T.cuda.cluster_sync()
+    there: T.uint32
+    v: T.int32
+    T.evaluate(T.ptx.mapa.shared__cluster.u32(there, T.cuda.cvta_generic_to_shared(s.ptr_to([tid])), T.uint32((rank + 1) % 4)))
+    T.evaluate(T.ptx["ld.shared::cluster.s32"](v, there))
+    T.cuda.cluster_sync()
+    Y[cta, tid] = v
+""",
+    lambda: [whole(21, 4, 32, dtype=np.int32), blank(4, 32, dtype=np.int32)],
+    lambda x, y: np.roll(x, -1, 0),
+    [
+        ("    T.cuda.cluster_sync()\n    Y", "    Y", "cluster-exit", ""),
+    ],
+)
+
+# Persistent CTAs that draw their work from a counter.
+IDIOMS["queue"] = (
+    """
+@T.prim_func
+def kernel(X: T.Buffer((13, 64), "float32"), Q: T.Buffer((1,), "int32"), Y: T.Buffer((13, 64), "float32")):
+    T.device_entry()
+    cta = T.cta_id([3])
+    tid = T.thread_id([64])
+    nxt = T.alloc_shared((1,), "int32")
+    work: T.int32 = 0
+    while work < 13:
+        if tid == 0:
+            got: T.int32
+            T.evaluate(T.ptx["atom.relaxed.gpu.global.add.s32"](got, Q.ptr_to([0]), 1))
+            nxt[0] = got
+        T.cuda.cta_sync()
+        work = nxt[0]
+        T.cuda.cta_sync()
+        if work < 13:
+            Y[work, tid] = X[work, tid] * T.float32(2)
+""",
+    lambda: [whole(22, 13, 64), np.zeros(1, np.int32), blank(13, 64)],
+    lambda x, q, y: 2 * x,
+    [
+        (
+            "        work = nxt[0]\n        T.cuda.cta_sync()\n",
+            "        work = nxt[0]\n",
+            "race-smem",
+            "nxt[0]",
+        ),
+        ("        T.cuda.cta_sync()\n        work", "        work", "race-smem", "nxt[0]"),
+    ],
+)
+
+# A sum by halves in shared memory; the last steps are one warp's.
+IDIOMS["tree"] = (
+    """
+@T.prim_func
+def kernel(X: T.Buffer((4, 256), "float32"), Y: T.Buffer((4,), "float32")):
+    T.device_entry()
+    cta = T.cta_id([4])
+    tid = T.thread_id([256])
+    s = T.alloc_shared((256,), "float32")
+    s[tid] = X[cta, tid]
+    T.cuda.cta_sync()
+    n: T.int32 = 128
+    while n >= 32:
+        if tid < n:
+            s[tid] = s[tid] + s[tid + n]
+        T.cuda.cta_sync()
+        n = n // 2
+    if tid < 32:
+        n = 16
+        while n > 0:
+            v: T.float32 = s[(tid + n) % 256]
+            T.cuda.warp_sync()
+            if tid < n:
+                s[tid] = s[tid] + v
+            T.cuda.warp_sync()
+            n = n // 2
+        if tid == 0:
+            Y[cta] = s[0]
+""",
+    lambda: [whole(23, 4, 256), blank(4)],
+    lambda x, y: x.sum(1),
+    [
+        (
+            "        T.cuda.cta_sync()\n        n = n // 2\n    if",
+            "        n = n // 2\n    if",
+            "race-smem",
+            "s[tid]",
+        ),
+    ],
+)
+
+# Bulk reductions of several CTAs into one row.
+IDIOMS["bulk_reduce"] = (
+    """
+@T.prim_func
+def kernel(X: T.Buffer((4, 128), "float32"), Y: T.Buffer((128,), "float32")):
+    T.device_entry()
+    cta = T.cta_id([4])
+    tid = T.thread_id([128])
+    pool = T.SMEMPool()
+    s = pool.alloc((128,), "float32", align=128)
+    pool.commit()
+    s[tid] = X[cta, tid]
+    T.ptx.fence.proxy.async_.shared__cta()
+    T.cuda.cta_sync()
+    if tid == 0:
+        T.evaluate(T.ptx["cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"](Y.ptr_to([0]), T.cuda.cvta_generic_to_shared(s.ptr_to([0])), T.uint32(512)))
+        T.ptx.cp.async_.bulk.commit_group()
+        T.ptx.cp.async_.bulk.wait_group(0)
+""",
+    lambda: [whole(24, 4, 128), np.zeros(128, np.float32)],
+    lambda x, y: x.sum(0),
+    [
+        ("    T.ptx.fence.proxy.async_.shared__cta()\n", "", "missing-proxy-fence", "cp.reduce"),
+    ],
+)
+
 
 def stencil(x):
     return np.roll(x, -1) + np.roll(x, 1)

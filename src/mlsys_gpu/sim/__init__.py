@@ -10,6 +10,7 @@ runs a Program on a model of warps, memories, barriers and asynchronous engines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mlsys_gpu.sim.program import Program, Unsupported
@@ -23,6 +24,7 @@ __all__ = [
     "Report",
     "Unsupported",
     "compile",
+    "inline",
     "operations",
     "simulate",
 ]
@@ -70,6 +72,25 @@ def simulate(
     return run(
         program, arrays, schedule=schedule, seed=schedule_seed, checks=checks, readings=readings
     )
+
+
+def inline(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what the inline CUDA function ``name`` (``T.cuda.func_call``) computes.
+
+    The decorated function takes the arguments as NumPy arrays of 32 values, one for each lane, or
+    as scalars where all lanes have the same, in their own dtypes (bfloat16 as float32), and returns
+    values for the same lanes. It must have no other effect: functions that take pointers are
+    refused all the same, and one that exchanges values between lanes cannot be told so.
+
+    ::
+
+        @sim.inline("cube")
+        def cube(x):
+            return x * x * x
+    """
+    from mlsys_gpu.sim.machine import inline as registry
+
+    return registry.register(name)
 
 
 def operations() -> list[str]:

@@ -196,7 +196,7 @@ ALSO_LEFT: dict[str, str] = {
         "such copies round or unpack while they load"
     ),
     "Inline CUDA (`T.cuda.func_call`) for which no Python equivalent is registered": (
-        "the simulator cannot read CUDA C++"
+        "the simulator cannot read CUDA C++; `mlsys_gpu.sim.inline` registers an equivalent"
     ),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 from mlsys_gpu.sim.frontend import analysis
 from mlsys_gpu.sim.frontend.table import INLINE, inline, row
 from mlsys_gpu.sim.frontend.values import BYTES, FLOATS, NUMPY, NotVectorizable, Registers, Value
+from mlsys_gpu.sim.machine.inline import FUNCTIONS
 
 _PTX_BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "b32": 4, "u32": 4, "s32": 4,
@@ -262,14 +263,28 @@ def _mask_kw(t: Any) -> str:
 def func_call(t: Any, call: Any) -> Value | None:
     name = str(call.args[0].value)
     found = INLINE.get(name)
+    if found is None and name in FUNCTIONS:
+        return _registered(t, call, name)
     if found is None:
         raise t.refuse(
-            f"the inline CUDA function {name}, for which no Python equivalent is registered"
+            f"the inline CUDA function {name}, for which no Python equivalent is registered "
+            "(mlsys_gpu.sim.inline registers one)"
         )
     if t.slice is not None and not found.vectorizable:
         raise NotVectorizable(name)
     arguments = [a for a in list(call.args)[1:] if type(a).__name__ != "StringImm"]
     return found.emit(t, call, arguments)
+
+
+def _registered(t: Any, call: Any, name: str) -> Value:
+    """A call of a function that a reader has registered: values in, a value out."""
+    values = [t.expr(a) for a in list(call.args)[1:] if type(a).__name__ != "StringImm"]
+    dtypes, into = tuple(v.dtype for v in values), str(call.ty)
+    if any(v.parts is not None or v.dtype not in NUMPY for v in values) or into not in NUMPY:
+        raise t.refuse(f"the inline CUDA function {name} of other than numbers")
+    args = "".join(f", {v.code}" for v in values)
+    code = f"inline_call({name!r}, {dtypes!r}, {into!r}{args})"
+    return Value(code, into, any(v.lane for v in values), any(v.loop for v in values))
 
 
 @inline("tvm_builtin_pointer_offset", vectorizable=True)

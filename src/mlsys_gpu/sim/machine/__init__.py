@@ -17,6 +17,7 @@ from mlsys_gpu.sim.machine import (  # noqa: F401
     clc,
     compute,
     convert,
+    inline,
     integers,
     lanes,
     memory,
