@@ -1,14 +1,18 @@
 """Where operands come from: what is reported, and what correct kernels do that must not be."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mlsys_gpu import sim
+from mlsys_gpu.kernels.gemm.hopper import step1
 from mlsys_gpu.sim.machine import memory, provenance
 from mlsys_gpu.sim.machine.core import Machine
 
 from . import warps
+from .sources import module_from
 
 ROWS, STEPS = 16, 4
 K = 16 * STEPS
@@ -198,3 +202,35 @@ def test_another_tensor_behind_the_first(examine):
         a[kind][-1, 48:] = other[kind][-1, 48:]
     said = examine(a, marks(1, *tile()))
     assert "B[15, 48]" in said
+
+
+FLAT = {
+    "        B: T.Buffer((N, K), dtype),\n": "        B_flat: T.Buffer((N * K,), dtype),\n",
+    "        T.device_entry()\n": "        T.device_entry()\n"
+    '        B = T.decl_buffer((N, K), dtype, data=B_flat.data, scope="global")\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("find", "replace", "code"),
+    [
+        ("", "", ""),
+        ("LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 3", "LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 2",
+         "wrong-operand"),
+    ],
+)  # fmt: skip
+def test_a_matrix_in_a_flat_tensor(find, replace, code, tmp_path):
+    """A tensor that the kernel takes flattened has one row; its matrix has as many as ever."""
+    text = Path(step1.__file__).read_text()
+    for old, new in {**FLAT, find: replace}.items():
+        assert old in text
+        text = text.replace(old, new, 1)
+    kernel = module_from(tmp_path / "kernel.py", text).build(128, 128, 64)
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((128, 64)).astype(np.float16) for _ in range(2))
+    d = np.zeros((128, 128), np.float16)
+    report = sim.simulate(kernel, a, b.reshape(-1), d)
+    assert [f.code for f in report.findings] == ([code] if code else []), report
+    if not code:
+        wanted = a.astype(np.float64) @ b.astype(np.float64).T
+        assert (np.abs(d - wanted) <= 2.0**-10 * (1 + np.abs(wanted))).all()
