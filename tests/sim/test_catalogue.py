@@ -113,13 +113,6 @@ def test_the_table_is_what_the_planted_faults_are():
     assert catalogue.FILE.read_text() == text, again
 
 
-def test_the_table_reads_as_markdown():
-    lines = catalogue.markdown().splitlines()
-    columns = lines[0].count("|")
-    assert len(lines) == 2 + len(catalogue.planted())
-    assert all(line.replace("\\|", "").count("|") == columns for line in lines)
-
-
 # ---------------------------------------------------------------------------- unbroken kernels
 
 #: Seeds beside eager and lazy. In clusters of two, seed 1 holds rank 0 back, and seed 2 rank 1.

@@ -164,37 +164,3 @@ def planted() -> list[dict[str, Any]]:
     the checks find it.
     """
     return json.loads(FILE.read_text())["faults"]
-
-
-def markdown(faults: list[dict[str, Any]] | None = None) -> str:
-    """The catalogue as a Markdown table (MyST), one row a planted fault."""
-    head = (
-        "class", "kernel", "planted fault", "found as", "at the line", "eager", "lazy", "seeded",
-        "with checks",
-    )  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
-    before = ""
-    for fault in planted() if faults is None else faults:
-        name = fault["class"]
-        shown = fault["shown_by"]
-        seeds = ", ".join(f"{n} {how}" for how, n in shown["seeded"].items())
-        line = fault["line"]
-        cells = [
-            "" if name == before else f"`{name}`",
-            f"`{fault['kernel']}`",
-            fault["fault"],
-            f"`{fault['code']}`" if fault["code"] else "nothing",
-            f"`{_shorten(line['text'])}`" if line else "",
-            shown["eager"],
-            shown["lazy"],
-            seeds,
-            shown["happens-before"],
-        ]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        before = name
-    return "\n".join(lines) + "\n"
-
-
-def _shorten(text: str, most: int = 60) -> str:
-    text = text.strip().replace("`", "'")
-    return text if len(text) <= most else text[: most - 1] + "…"
