@@ -215,8 +215,7 @@ FLAT = {
     ("find", "replace", "code"),
     [
         ("", "", ""),
-        ("LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 3", "LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 2",
-         "wrong-operand"),
+        ("SWIZZLE = 1, 1024 // 16, 3", "SWIZZLE = 1, 1024 // 16, 2", "wrong-operand"),
     ],
 )  # fmt: skip
 def test_a_matrix_in_a_flat_tensor(find, replace, code, tmp_path):
