@@ -2,7 +2,7 @@
 
 :data:`CLASSES` says under which codes a fault of a class may be found. ``catalogue.json`` beside
 this module lists the faults that the tests plant, class by class; the tests write it and hold it
-to what the simulator finds. :func:`markdown` renders it for the documentation.
+to what the simulator finds.
 """
 
 from __future__ import annotations

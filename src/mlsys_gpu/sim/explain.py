@@ -134,10 +134,10 @@ class Explanation:
         ]
         if self.map:
             label = f"{self._where()}; map of tiles"
-            parts.append(f"<h4>{page.esc(self._where())}</h4>{page.cell_map(self.map, label)}")
+            parts.append(page.title(self._where()) + page.cell_map(self.map, label))
             rows, cols = self.tile
             parts.append(f'<p class="o-muted">A cell is {rows} × {cols} elements.</p>')
-        parts.append("<h4>Written by</h4>")
+        parts.append(page.title("Written by"))
         written = "".join(
             f"<li>{page.esc(r['who'])} at {page.esc(r['location'])}"
             f"{page.source_line(r['location'])}</li>"

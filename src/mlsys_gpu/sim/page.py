@@ -42,9 +42,8 @@ text-align:left;overflow-wrap:anywhere}}
 {_IN_DARK}{{{_DARK}}}
 .mg-out *{{box-sizing:border-box}}
 .mg-out p{{margin:.35rem 0;color:inherit}}
-.mg-out h4,.mg-out h5{{margin:.8rem 0 .3rem;padding:0;color:var(--o-fg);font-size:15px;
-font-weight:650}}
-.mg-out h5{{margin-top:0;font-size:14px;font-weight:400}}
+.mg-out p.o-title,.mg-out p.o-lead{{margin:.8rem 0 .3rem;font-size:15px;font-weight:650}}
+.mg-out p.o-lead{{margin-top:0;font-size:14px;font-weight:400}}
 .mg-out .o-head{{margin-top:0}}
 .mg-out .o-muted{{color:var(--o-muted)}}
 .mg-out .o-tag{{display:inline-block;padding:.05rem .55rem;border:1px solid currentColor;
@@ -99,6 +98,16 @@ def esc(text: Any) -> str:
 def page(kind: str, body: str) -> str:
     """One output: its style and its content. ``kind`` names it (``mg-report``, ``mg-debug``)."""
     return f'{STYLE}<div class="mg-out {kind}">{body}</div>'
+
+
+def title(text: str) -> str:
+    """The title of a part. No heading: an output stands at any depth of a page's headings."""
+    return f'<p class="o-title">{esc(text)}</p>'
+
+
+def lead(content: str) -> str:
+    """The first line of a card, as HTML."""
+    return f'<p class="o-lead">{content}</p>'
 
 
 def tag(text: str, colour: str) -> str:

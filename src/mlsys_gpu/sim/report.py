@@ -260,7 +260,7 @@ class Report:
 
         seen = self.coverage[name]
         text = self._wrote(name)
-        body = f"<h4>Output {page.esc(name)}</h4><p>{page.esc(text[0].upper() + text[1:])}."
+        body = f"{page.title('Output ' + name)}<p>{page.esc(text[0].upper() + text[1:])}."
         if seen.get("missing"):
             body += f" Not written: {page.esc(seen['missing'])}."
         body += "</p>"
@@ -443,7 +443,7 @@ def graph_html(graph: dict[str, Any]) -> str:
     from mlsys_gpu.sim import page
 
     inside = {node for cycle in graph.get("cycles", []) for node in cycle}
-    parts = ["<h4>Who waits for what</h4>"]
+    parts = [page.title("Who waits for what")]
     for cycle in graph.get("cycles", []):
         steps = "".join(f"<li>{page.esc(node)}</li>" for node in [*cycle, cycle[0]])
         parts.append(
@@ -458,7 +458,7 @@ def graph_html(graph: dict[str, Any]) -> str:
         )
         needed = "".join(f"<li>{page.esc(text)}</li>" for text in acts)
         parts.append(
-            f'<div class="o-card o-plain"><h5>{page.esc(_needs(node))}{mark}</h5>'
+            f'<div class="o-card o-plain">{page.lead(page.esc(_needs(node)) + mark)}'
             f"<p>Waited for by</p><ul>{waits}</ul>"
             f"<p>Who would have to act</p><ul>{needed}</ul></div>"
         )
@@ -483,8 +483,8 @@ def _finding_html(finding: Finding) -> str:
     meaning = page.esc(CODES.get(finding.code, ""))
     return (
         f'<div class="o-card o-of-{page.esc(finding.severity)}">'
-        f'<h5><span title="{meaning}">{page.tag(finding.code, colour)}</span>{where}</h5>'
-        f"<p>{page.esc(finding.message)}</p>{page.source_line(finding.location)}"
+        + page.lead(f'<span title="{meaning}">{page.tag(finding.code, colour)}</span>{where}')
+        + f"<p>{page.esc(finding.message)}</p>{page.source_line(finding.location)}"
         + (f"<ul>{related}</ul>" if related else "")
         + page.facts(pairs)
         + "</div>"
