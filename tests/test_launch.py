@@ -1,5 +1,7 @@
 """Where kernels run, and what is refused before they do."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -159,6 +161,44 @@ def test_odd_addresses_are_refused(cuda, kernel, arrays):
 # ---------------------------------------------------------------------------------- the simulator
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"schedule": "fast"}, "schedule is one of eager, lazy, seeded, not 'fast'"),
+        ({"schedule_seed": 1.5}, "schedule_seed is a non-negative integer, not 1.5"),
+        ({"checks": "no"}, "checks is True or False, not 'no'"),
+        ({"readings": "wgmma-wait"}, "readings is a dict"),
+        ({"readings": {"wgmma-wait": "mine"}}, "no reading wgmma-wait='mine'; there are"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+@pytest.mark.parametrize("call", [mg.simulate, mg.debug])
+def test_options_that_are_none(call, options, words, kernel, arrays):
+    with pytest.raises(Exception, match=re.escape(words)) as raised:
+        call(kernel, *arrays, **options)
+    assert type(raised.value).__name__ == "ArgumentError"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"element": 5}, "element is a tuple of integers, one a dimension, not 5"),
+        ({"element": (1.5, 2)}, "element is a tuple of integers"),
+        ({"element": (True, False)}, "element is a tuple of integers"),
+        ({"tolerance": "x"}, "tolerance is a number that is not negative, not 'x'"),
+        ({"reference": "x"}, "reference is an array of the output's shape, not 'x'"),
+    ],
+)
+def test_explanations_of_nothing(options, words, kernel, arrays):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        mg.explain(kernel, *arrays, **options)
+
+
+def test_a_reading_can_be_chosen(kernel, arrays):
+    report = mg.simulate(kernel, *arrays, readings={"wgmma-wait": "warp"})
+    assert report.readings["wgmma-wait"].startswith("warp: ")
+
+
 def test_the_simulator_gets_views_of_the_same_memory(kernel, arrays, dtype, monkeypatch):
     torch = pytest.importorskip("torch")
     seen = []
@@ -173,11 +213,11 @@ def test_the_simulator_gets_views_of_the_same_memory(kernel, arrays, dtype, monk
     mg.run(kernel, *arrays)
     raw = [a.view(np.uint16) for a in arrays] if dtype == "bfloat16" else arrays
     mg.simulate(kernel, *raw)
-    assert [options for _, options in seen] == [
-        {"schedule": "seeded", "schedule_seed": 4, "checks": False},
-        {"schedule": "lazy", "schedule_seed": 0, "checks": True},
-        {"schedule": "lazy", "schedule_seed": 0, "checks": True},
-    ]
+    plain = {
+        "schedule": "lazy", "schedule_seed": 0, "checks": True, "readings": None, "arch": None
+    }  # fmt: skip
+    chosen = {"schedule": "seeded", "schedule_seed": 4, "checks": False}
+    assert [options for _, options in seen] == [plain | chosen, plain, plain]
     for views, _ in seen:
         for view, array in zip(views, arrays, strict=True):
             assert view.dtype == verification.numpy_dtype(dtype)

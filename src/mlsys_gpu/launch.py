@@ -264,6 +264,8 @@ def simulate(
     schedule: str = "lazy",
     schedule_seed: int = 0,
     checks: bool = True,
+    readings: dict[str, str] | None = None,
+    arch: str | None = None,
 ) -> Report:
     """Run a kernel in the simulator.
 
@@ -279,9 +281,13 @@ def simulate(
             legal) or ``"seeded"`` (anywhere between, drawn from ``schedule_seed``).
         schedule_seed: seed of the schedule.
         checks: look for races, uninitialised reads, out-of-bounds accesses and misuse.
+        readings: which readings of the ISA hold where its text leaves room, by the names of
+            ``mlsys_gpu.sim.machine.READINGS``: ``{"wgmma-wait": "warp"}``.
+        arch: the architecture, ``hopper``, ``blackwell`` or an ``sm_…`` name, for a kernel that
+            does not say it.
 
     Returns:
-        The report: ``.ok``, ``.findings``, counters.
+        The report: ``.ok``, ``.findings``, counters; ``.readings`` names those that mattered.
 
     Raises:
         ArgumentError: an argument that the kernel cannot take, before anything runs.
@@ -292,10 +298,29 @@ def simulate(
             f"{_name(kernel)}: the simulator takes CPU arrays, got tensors on "
             f"cuda:{checked.gpu}; pass A.cpu() and so on, or run on the GPU with mg.run"
         )
+    how = _how(schedule, schedule_seed, readings, checks=checks)
     simulator = importlib.import_module("mlsys_gpu.sim")
-    return simulator.simulate(
-        kernel, *checked.simulated(), schedule=schedule, schedule_seed=schedule_seed, checks=checks
-    )
+    return simulator.simulate(kernel, *checked.simulated(), arch=arch, **how)
+
+
+def _how(schedule: Any, schedule_seed: Any, readings: Any, **switches: Any) -> dict[str, Any]:
+    """Options of a simulation, looked at before anything is compiled.
+
+    Raises:
+        ArgumentError: an option that is none; the message names the value and what it may be.
+    """
+    from mlsys_gpu.sim import machine
+
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise ArgumentError(f"{name} is True or False, not {value!r}")
+    try:
+        machine.check_options(schedule, schedule_seed, readings)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+    return {
+        "schedule": schedule, "schedule_seed": schedule_seed, "readings": readings, **switches
+    }  # fmt: skip
 
 
 def debug(
@@ -308,6 +333,8 @@ def debug(
     schedule_seed: int = 0,
     checks: bool = True,
     findings: bool = True,
+    readings: dict[str, str] | None = None,
+    arch: str | None = None,
 ) -> Session:
     """Run a kernel in the simulator under control: stop, look, step on.
 
@@ -318,7 +345,8 @@ def debug(
             of its text (``"Tx.gemm_async"``). Without it the session stands before the first line.
         warp, cta: whose line: the index of a warp in its CTA, or several; a block index. Any if
             left out.
-        schedule, schedule_seed, checks: as for :func:`simulate`; the run is the same.
+        schedule, schedule_seed, checks, readings, arch: as for :func:`simulate`; the run is the
+            same.
         findings: stop at every finding.
 
     Returns:
@@ -336,18 +364,9 @@ def debug(
             f"{_name(kernel)}: the debugger runs in the simulator and takes CPU arrays, got "
             f"tensors on cuda:{checked.gpu}; pass A.cpu() and so on"
         )
+    how = _how(schedule, schedule_seed, readings, checks=checks, findings=findings)
     debugger = importlib.import_module("mlsys_gpu.sim.debugger")
-    return debugger.debug(
-        kernel,
-        *checked.simulated(),
-        at=at,
-        warp=warp,
-        cta=cta,
-        schedule=schedule,
-        schedule_seed=schedule_seed,
-        checks=checks,
-        findings=findings,
-    )
+    return debugger.debug(kernel, *checked.simulated(), at=at, warp=warp, cta=cta, arch=arch, **how)
 
 
 def explain(
@@ -359,6 +378,8 @@ def explain(
     tolerance: float | None = None,
     schedule: str = "lazy",
     schedule_seed: int = 0,
+    readings: dict[str, str] | None = None,
+    arch: str | None = None,
 ) -> Explanation:
     """Where a wrong number that a kernel computes comes from.
 
@@ -373,7 +394,7 @@ def explain(
         output: the parameter's name; the last one if left out.
         tolerance: how far from the reference an element is still right, relative to it and to the
             reference's root mean square; four times the dtype's rounding if left out.
-        schedule, schedule_seed: as for :func:`simulate`.
+        schedule, schedule_seed, readings, arch: as for :func:`simulate`.
 
     Returns:
         An :class:`mlsys_gpu.sim.explain.Explanation`: which tiles are wrong, who wrote the element,
@@ -389,6 +410,7 @@ def explain(
             f"{_name(kernel)}: numbers are explained in the simulator, which takes CPU arrays, got "
             f"tensors on cuda:{checked.gpu}; pass A.cpu() and so on"
         )
+    how = _how(schedule, schedule_seed, readings)
     module = importlib.import_module("mlsys_gpu.sim.explain")
     return module.explain(
         kernel,
@@ -397,8 +419,8 @@ def explain(
         reference=reference,
         element=element,
         tolerance=tolerance,
-        schedule=schedule,
-        schedule_seed=schedule_seed,
+        arch=arch,
+        **how,
     )
 
 

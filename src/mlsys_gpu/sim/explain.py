@@ -269,6 +269,7 @@ def explain(
     from mlsys_gpu import sim
     from mlsys_gpu.sim.debugger import instrumented
 
+    _check(reference, element, tolerance)
     program, given = bind(instrumented(sim.compile(kernel, arch)), arrays)
     hosts = [host_array(a, *p).copy() for a, p in zip(given, program.params, strict=True)]
     which = _output(program, given, output)
@@ -295,6 +296,21 @@ def explain(
     elif cta is not None:
         _copied(made, program, hosts, which, (schedule, schedule_seed, readings))
     return made
+
+
+def _check(reference: Any, element: Any, tolerance: Any) -> None:
+    """Raise ``ValueError`` for what is no reference, element or tolerance."""
+    whole = (int, np.integer)
+    if element is not None and not (
+        isinstance(element, (tuple, list))
+        and all(isinstance(i, whole) and not isinstance(i, bool) for i in element)
+    ):
+        raise ValueError(f"element is a tuple of integers, one a dimension, not {element!r}")
+    number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (number and tolerance >= 0):
+        raise ValueError(f"tolerance is a number that is not negative, not {tolerance!r}")
+    if reference is not None and not hasattr(reference, "shape"):
+        raise ValueError(f"reference is an array of the output's shape, not {reference!r}")
 
 
 def _output(program: Program, arrays: Sequence[Any], output: Any) -> int:

@@ -40,6 +40,20 @@ __all__ = ["OPS", "READINGS", "SCHEDULES", "run"]
 SCHEDULES = ("eager", "lazy", "seeded")
 
 
+def check_options(schedule: Any, seed: Any, readings: Any) -> None:
+    """Raise ``ValueError`` for an option of a run that is none, naming it and what it may be."""
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"schedule_seed is a non-negative integer, not {seed!r}")
+    if readings is not None and not isinstance(readings, dict):
+        raise ValueError(f"readings is a dict, as {{'wgmma-wait': 'warp'}}, not {readings!r}")
+    for rule, choice in (readings or {}).items():
+        if choice not in READINGS.get(rule, ()):
+            known = "; ".join(f"{name}: {', '.join(r)}" for name, r in READINGS.items())
+            raise ValueError(f"no reading {rule}={choice!r}; there are {known}")
+
+
 def run(
     program: Program,
     arrays: Any,
@@ -55,14 +69,7 @@ def run(
     Raises ``ValueError`` or ``TypeError`` where an array does not fit its parameter, before
     anything runs; the message names the parameter, what it takes and what it was given.
     """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"schedule_seed is a non-negative integer, not {seed!r}")
-    for rule, choice in (readings or {}).items():
-        if choice not in READINGS.get(rule, ()):
-            known = "; ".join(f"{name}: {', '.join(r)}" for name, r in READINGS.items())
-            raise ValueError(f"no reading {rule}={choice!r}; there are {known}")
+    check_options(schedule, seed, readings)
     called = (program, list(arrays), readings)
     program, arrays = bind(program, arrays)
     if len(arrays) != len(program.params):
