@@ -67,7 +67,16 @@ BAD = [
         ["run", "gemm", "--step", "1", "--arch", "hopper", "--on", "gpu"],
         "such as an H100 or H200; here no NVIDIA driver is installed: --on sim runs it",
     ),
-    (["run", "gemm", "--step", "1", "--frobnicate"], "--frobnicate"),
+    (["run", "gemm", "--step", "1", "--schedule-seed", "3"], "the seed of --schedule seeded"),
+    (
+        ["run", "gemm", "--step", "3", "--shape", "128000,128000,64"],
+        "D may have at most 2**31 - 1 elements",
+    ),
+    (
+        ["run", "gemm", "--step", "3", "--shape", "128,8388736,64"],
+        "65,537 CTAs of the grid along y; a GPU launches at most 65,535",
+    ),
+    (["run", "gemm", "--step", "1", "--frobnicate"], "See mlsys-gpu run --help"),
     (["run", "softmax", "--step", "1"], "KERNEL must be gemm, got 'softmax'"),
     (["run", "attention"], "attention is not part of this release yet"),
     (["run"], "KERNEL"),

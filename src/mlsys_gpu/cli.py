@@ -128,9 +128,13 @@ def _sentence(error: Exception) -> str | None:
     message = getattr(error, "format_message", None)
     if message is not None:  # typer's own usage errors, whichever release it is
         text = " ".join(str(message()).split())
-        return f"{text.rstrip('.')}. See mlsys-gpu --help."
+        context = getattr(error, "ctx", None)
+        command = "mlsys-gpu" if context is None else context.command_path
+        return f"{text.rstrip('.')}. See {command} --help."
     # names that are only imported where they may be raised
-    if type(error).__name__ in ("ArgumentError", "MissingTool", "Unsupported", "GraderError"):
+    if type(error).__name__ in (
+        "ArgumentError", "MissingTool", "Unsupported", "GraderError", "LoweringError"
+    ):  # fmt: skip
         return " ".join(str(error).split())
     return None
 
@@ -155,8 +159,9 @@ VariantOption = Annotated[str | None, typer.Option("--variant", help="Variant of
 ShapeOption = Annotated[
     str | None, typer.Option("--shape", metavar="M,N,K", help="Shape; the step's own if left out.")
 ]
+ARCH_HELP = "Architecture; if left out, that of the GPU where one runs it, else blackwell."
 ArchOption = Annotated[
-    str | None, typer.Option("--arch", metavar="blackwell|hopper", help="Architecture.")
+    str | None, typer.Option("--arch", metavar="blackwell|hopper", help=ARCH_HELP)
 ]
 DtypeOption = Annotated[str, typer.Option("--dtype", metavar="fp16|bf16", help="Of A, B and D.")]
 SeedOption = Annotated[str, typer.Option("--seed", metavar="S", help="Seed of the random inputs.")]
@@ -368,6 +373,8 @@ def run(
                 "leave them out or say --on sim."
             )
         arch = arch or _arch_here()
+    elif schedule_seed is not None and schedule != "seeded":
+        raise BadUse("--schedule-seed is the seed of --schedule seeded, which is not asked for.")
     chosen = _choose(kernel, step, variant, shape, arch, dtype)
     if on == "gpu":
         outcome = _run_on_gpu(chosen, data_seed)

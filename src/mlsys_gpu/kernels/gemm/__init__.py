@@ -74,13 +74,25 @@ class Step:
     def check_shape(self, M: int, N: int, K: int, dtype: str = "float16") -> None:
         """Raise ``ValueError`` naming the rule if this step cannot take the shape or the dtype."""
         self.module.check(M, N, K, dtype)
+        _check_size(M, N, K)
 
     def build(self, M: int, N: int, K: int, dtype: str = "float16") -> PrimFunc:
         """The kernel for ``A [M, K]``, ``B [N, K]``, ``D [M, N]``, all of ``dtype``.
 
         A shape or dtype that it cannot take: ``ValueError`` naming the rule and the value.
         """
+        self.check_shape(M, N, K, dtype)
         return self.module.build(M, N, K, dtype)
+
+
+def _check_size(M: int, N: int, K: int) -> None:
+    """Raise ``ValueError`` for a matrix that is too large for the kernels' 32-bit indices."""
+    for name, rows, columns in (("A", M, K), ("B", N, K), ("D", M, N)):
+        if rows * columns >= 1 << 31:
+            raise ValueError(
+                f"{name} may have at most 2**31 - 1 elements, which 32-bit indices can name, got "
+                f"{rows} x {columns} = {rows * columns:,}"
+            )
 
 
 def steps(arch: str = "blackwell") -> tuple[Step, ...]:
