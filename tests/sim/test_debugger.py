@@ -22,7 +22,7 @@ from mlsys_gpu.sim.shell import Shell, place
 from mlsys_gpu.verification import gemm_inputs, poisoned
 
 from . import warps
-from .fixtures import blackwell_persistent
+from .fixtures import blackwell_persistent, debugged
 
 SHAPE = (256, 128, 128)
 
@@ -125,6 +125,43 @@ def outcome(report):
     record = report.to_dict()
     del record["seconds"]
     return record
+
+
+def transposed():
+    """A matrix, and a poisoned one of its transpose's shape."""
+    return np.random.default_rng(0).random((64, 96), np.float32), poisoned((96, 64), "float32")
+
+
+def rows_of_ring(rounds=10):
+    A = np.random.default_rng(0).random((rounds, 32), np.float32)
+    return A, poisoned((rounds, 32), "float32")
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_loops_that_a_plain_run_takes_in_one_step_stop_in_each_iteration(sync):
+    kernel = debugged.transpose(64, 96, sync)
+    assert "for j_0 in range" not in sim.compile(kernel).source  # it is one step there
+    A, D = transposed()
+    expected = sim.simulate(kernel, A, D)
+    A, E = transposed()
+    with debug(kernel, A, E, at="tile[row, col] =", findings=False) as session:
+        values = session.variables
+        assert (values["j"], values["row"]) == (0, 0)
+        session.run_until("tile[row, col] =", warp=2, when="j == 5")
+        values = session.variables
+        assert (session.warp, values["j"], values["row"]) == (2, 5, 22)
+        assert np.array_equal(session.smem("tile").values[18], A[18, :32])
+        assert session.step().location.text.strip().startswith("row =")
+        session.run_until("tile[row, col] =", when="row == 27")
+        assert session.variables["j"] == 6
+        report = session.finish()
+    assert E.tobytes() == D.tobytes()
+    plain, here = outcome(expected), outcome(report)
+    # one finding of the loop may count other elements of it, and name another first
+    seen = [[(f["code"], f["location"]) for f in one.pop("findings")] for one in (plain, here)]
+    assert seen[0] == seen[1]
+    assert plain == here
+    assert bool(seen[0]) != sync
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@
 >>> session.report
 
 A session runs the same operations in the same order as :func:`mlsys_gpu.simulate` with the same
-schedule and seed: outputs and findings are the same. While it stands, everything stands: engines
+schedule and seed: outputs are the same, and so are the findings. (A plain run may take a loop's
+iterations in one step; a session takes them one by one, so that a finding in such a loop may name
+another of its elements first, and count otherwise.) While it stands, everything stands: engines
 (TMA, the tensor core) go on when the session does, as the schedule says. Outputs are copied into
 the caller's arrays at the end of the run. ``session.shell()`` is the same in a terminal, with
 commands; so is ``mlsys-gpu debug``.

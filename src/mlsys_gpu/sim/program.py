@@ -30,12 +30,12 @@ class Program:
     first. ``regions`` are the named buffers in shared memory (name, offset, bytes, shape, dtype);
     ``layouts`` are theirs, in the same order (:func:`mlsys_gpu.lowering.layout_facts`).
 
-    A Program for debugging (``debug``) runs the same operations, with a call ``at(w, n)`` before
-    every statement: ``stops[n]`` is ``[site, scope, mask, lane]``, the last two the source of the
-    lanes that are active there. ``scopes`` are the variables, each ``[next, name, code, dtype,
-    kind, size]`` with the scope that it extends: those at a stop are found by following ``next``
-    from its scope until -1. ``views`` are named buffers in tensor memory and views of registers
-    (name, scope, source, shape, dtype, layout).
+    A Program for debugging (``debug``) runs the same operations, the iterations of the author's
+    loops one by one, with a call ``at(w, n)`` before every statement: ``stops[n]`` is ``[site,
+    scope, mask, lane]``, the last two the source of the lanes that are active there. ``scopes`` are
+    the variables, each ``[next, name, code, dtype, kind, size]`` with the scope that it extends:
+    those at a stop are found by following ``next`` from its scope until -1. ``views`` are named
+    buffers in tensor memory and views of registers (name, scope, source, shape, dtype, layout).
     """
 
     name: str

@@ -530,6 +530,8 @@ class Translator:
         count = int(extent.value)
         if count < 2 or self.context.lane is not None or not analysis.could_slice(stmt):
             return False
+        if self.debug and self.override is None and str(stmt.loop_var.name) in self.lowered.names:
+            return False  # a loop of the author's: a debugger stops in each of its iterations
         saved = (len(self.lines), dict(self.vars), dict(self.buffers), self.emitted_site, self.site)
         debug = (len(self.stops), len(self.scopes), self.scope, self.stopped)
         known = self.known()
@@ -538,7 +540,6 @@ class Translator:
         start = int(low.value)
         self.emit(f"{name} = np.arange({start}, {start + count})[None, :]")
         self.vars[_id(stmt.loop_var)] = Value(name, str(stmt.loop_var.ty), loop=True)
-        self.declare(str(stmt.loop_var.name), name, str(stmt.loop_var.ty), "loop")
         if start:
             self.slice.exprs[_id(stmt.loop_var)] = None
         self.slice.tables = self.rerolled.get(_id(stmt), {})
