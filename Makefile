@@ -6,9 +6,11 @@ SHELL := /bin/bash
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 # The newest Python at hand that is 3.11 or later; `make book PYTHON=…` chooses another.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+ifndef PYTHON
+PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \
   command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-  && echo $$p && break; done)
+  2>/dev/null && echo $$p && break; done)
+endif
 PORT   ?= 8000
 HTML   := book/_build/html
 

@@ -92,7 +92,7 @@ class Left:
 
 
 _OPERANDS = "other operand formats than fp16 and bf16 are not modelled yet"
-_NEWER = "instructions of PTX 9.3 and later for GPUs behind Blackwell (`sm_107`)"
+_NEWER = "instructions of PTX 9.3 and later for GPUs after Blackwell (`sm_107`)"
 
 LEFT: tuple[Left, ...] = (
     Left(
