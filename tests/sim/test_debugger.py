@@ -248,6 +248,115 @@ def test_conditions_warps_and_ctas(step3):
     assert session.variables["bm"] == 1
 
 
+@pytest.fixture
+def ring():
+    """A session with two warps and three buffers between them."""
+    with debug(debugged.ring(10), *rows_of_ring()) as session:
+        yield session
+
+
+def test_a_condition_holds_where_it_does_for_any_lane(ring):
+    stop = ring.run_until("rows[s, lane] =", when="lane == 4")
+    assert stop.text == (
+        "warp 0 of CTA (0, 0) comes to debugged.py:65 if lane == 4: true for lane 4"
+    )
+    stop = ring.run_until("rows[s, lane] =", when="r == 2 and (0 < lane < 3 or not lane != 31)")
+    assert stop.text.endswith("true for lanes 1-2, 31")
+    assert ring.variables["r"] == 2
+    stop = ring.run_until("rows[s, lane] =", when="lane == 32")
+    assert stop.reason == "end"
+    assert stop.text == (
+        "debugged.py:65 if lane == 32: warps came there 7 times, and the condition was never true; "
+        "the kernel has run: no findings"
+    )
+
+
+def test_a_condition_counts_the_lanes_that_run_its_line(step3):
+    session, *_ = step3
+    stop = session.run_until("tcgen05_commit", when="tid == 1")  # lane 0 of warp 0 runs it
+    assert stop.reason == "end"
+
+
+def test_a_condition_that_cannot_be_computed_stops_and_says_so(ring):
+    stop = ring.run_until("rows[s, lane] =", when="10 // s == 5")
+    assert "this has no truth there (10 // s == 5: " in stop.text
+    assert ring.variables["s"] == 0
+    assert ring.run_until("rows[s, lane] =", when="s and 10 // s == 5").reason == "line"
+    assert ring.variables["s"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        ({"where": "full.arrive", "warp": 1}, "warp 1 did not come to debugged.py:66; the kernel"),
+        ({"where": "full.arrive", "warp": 1, "cta": 0}, "warp 1 of CTA 0 did not come to"),
+        ({"where": "full.arrive", "when": "r == 10"}, "warps came there 10 times, and the cond"),
+        (
+            {"barrier": "full[1]", "phase": 99},
+            "phase 99 of full[1] never came (full_buf[1] has completed phases 0 to 2); the kernel",
+        ),
+        (
+            {"barrier": "full[1]", "phase": 1, "warp": 0},
+            "warp 0 did not pass phase 1 of full[1] (full_buf[1] has completed phases 0 to 2)",
+        ),
+        ({"barrier": "named barrier 3"}, "phases of named barrier 3 never came (named barrier 3"),
+        ({"finding": "deadlock"}, "there was no finding deadlock; the kernel has run"),
+    ],
+)
+def test_a_target_that_is_never_reached(ring, ask, words):
+    stop = ring.run_until(**ask)
+    assert stop.reason == "end"
+    assert words in stop.text
+    assert ring.stop is stop
+    assert ring.breakpoints == []
+    ring.restart()
+    ring.break_at(**ask)
+    assert words in ring.cont().text
+
+
+def test_a_first_target_that_is_never_reached():
+    with debug(debugged.ring(3), *rows_of_ring(3), at="full.arrive", warp=1) as session:
+        assert "warp 1 did not come to debugged.py:66" in repr(session)
+
+
+def test_a_phase_that_is_complete_already(ring):
+    ring.run_until(barrier="full[1]", phase=0)
+    assert {row["line"].split("(")[0] for row in ring.positions} == {"full.arrive", "full.wait"}
+    stop = ring.run_until(barrier="full[1]", phase=0)
+    assert stop.text == "phase 0 of full[1] is already complete"
+    assert stop.location == ring.location
+    stop = ring.run_until(barrier="full_buf[1]", phase=0, warp=1)
+    assert stop.text == "warp 1 of CTA (0, 0) has passed phase 0 of full_buf[1]"
+    assert ring.variables["r"] == 1
+    ring.step(2)
+    stop = ring.run_until(barrier="full[1]", phase=0, warp=1)
+    assert stop.text == "warp 1 of CTA (0, 0) has passed phase 0 of full_buf[1] already"
+    assert ring.run_until(barrier="full", phase=1).text.startswith("phase 1 of full_buf[0] is com")
+
+
+def test_a_line_in_several_parts_is_come_to_once(step3):
+    session, *_ = step3
+    session.break_at("tmem.commit", cta=0)
+    seen = []
+    while session.cont().reason == "line":
+        seen.append(session.stop.text)
+    line = session.breakpoints[0].place
+    assert seen == [f"warp {n} of CTA (0, 0) comes to {line}, CTA 0" for n in range(4)]
+
+
+def test_at_a_fault_between_warps_it_stands_at_the_line_of_the_finding():
+    with debug(debugged.transpose(64, 96, sync=False), *transposed()) as session:
+        while "and does not wait for" not in (stop := session.cont()).text:
+            assert stop.reason == "finding"
+        reader = re.search(r"\] warp (\d) reads", stop.text)
+        assert session.warp == int(reader[1])
+        assert session.location == stop.finding.location
+        assert ">   39 | " in session.where
+        assert "has exited since" in session.where
+        session.select()
+        assert session.where == "warp 0 of CTA (0, 0), exited"
+
+
 def test_breakpoints_count_their_hits(step3):
     session, *_ = step3
     one = session.break_at("Tx.cta.copy(As", warp=1)
@@ -672,8 +781,19 @@ def test_errors_of_the_kernel_reach_the_caller():
         ({"where": 5}, "line 5 is no statement of the kernel: they are in lines 62 to 123"),
         ({"where": "other.py:70"}, "no line of the kernel is in other.py; there are .*step3.py"),
         ({"barrier": "mma"}, "no barrier is called 'mma'; there are .*mma_bar.*named barrier N"),
-        ({"barrier": "mma_bar[1]"}, "mma_bar has 1 barriers, 0 to 0"),
+        ({"barrier": "mma_bar[1]"}, "mma_bar has one barrier: there is no mma_bar.1."),
+        ({"barrier": "As"}, "As is no barrier; there are mma_bar, the CTA barrier"),
+        ({"barrier": "As", "phase": 1}, "As is no barrier; there are mma_bar, the CTA barrier"),
+        ({"barrier": 3}, "barrier is a name, such as .*: got 3"),
         ({"barrier": "mma_bar", "phase": -1}, "phases count from 0"),
+        ({"barrier": "mma_bar", "phase": 1.5}, "phase is a non-negative integer, got 1.5"),
+        ({"barrier": "mma_bar", "phase": "x"}, "phase is a non-negative integer, got 'x'"),
+        ({"barrier": "mma_bar", "phase": True}, "phase is a non-negative integer, got True"),
+        ({"where": 94, "when": 3}, "an expression is a string, such as .*: got 3"),
+        ({"where": 9.5}, "a line is a number, or a part of its text: got 9.5"),
+        ({"where": 94, "warp": "x"}, "warp is the index of a warp in its CTA, or several: got 'x'"),
+        ({"where": 94, "warp": [1.5]}, "warp is the index of a warp in its CTA, or several"),
+        ({"where": 94, "cta": "x"}, "cta is a block index such as .*: got 'x'"),
         ({"where": 94, "phase": 1}, "a phase belongs to a barrier"),
         ({"where": 94, "warp": 4}, "a CTA has warps 0 to 3, no warp 4"),
         ({"where": 94, "cta": (2, 0)}, "the grid is 2 x 1 x 1 CTAs: there is no CTA"),
@@ -690,6 +810,38 @@ def test_what_does_not_exist_is_named(step3, ask, words):
     with pytest.raises(DebugError, match=words):
         session.break_at(**ask)
     assert session.breakpoints == []
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda s: s.step("a"), "step takes a positive number of lines, got 'a'"),
+        (lambda s: s.step(1.5), "step takes a positive number of lines, got 1.5"),
+        (lambda s: s.step(-5), "step takes a positive number of lines, got -5"),
+        (lambda s: s.source(around=-1), "around is a non-negative integer, got -1"),
+        (lambda s: s.source(line="x"), "line is the number of a line, got 'x'"),
+        (lambda s: s.select("x"), "warp is the index of a warp in its CTA: got 'x'"),
+        (lambda s: s.select(cta="x"), "cta is a block index such as .*: got 'x'"),
+        (lambda s: s.smem(3), "a buffer's name is a string, such as 'As': got 3"),
+        (lambda s: s.print(3), "an expression is a string, such as .*: got 3"),
+    ],
+)
+def test_arguments_of_other_kinds_are_named(step3, ask, words):
+    session, *_ = step3
+    with pytest.raises(DebugError, match=words):
+        ask(session)
+    assert session.stop.reason == "start"
+
+
+def test_barriers_have_their_authors_names_too(ring):
+    ring.break_at(barrier="full[1]")
+    ring.break_at(barrier="full")
+    with pytest.raises(DebugError, match=r"barriers 0 to 2: there is no full_buf\[7\]"):
+        ring.break_at(barrier="full[7]")
+    with pytest.raises(DebugError, match="rows is no barrier; there are empty_buf, full_buf, the"):
+        ring.break_at(barrier="rows")
+    with pytest.raises(DebugError, match="is called 'fool'; there are empty_buf, full_buf, the"):
+        ring.break_at(barrier="fool")
 
 
 def test_selection_of_what_does_not_run(step3):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import re
 import threading
 import weakref
@@ -33,10 +34,10 @@ import numpy as np
 
 from mlsys_gpu.sim import inspect_state, page
 from mlsys_gpu.sim.arguments import bind
-from mlsys_gpu.sim.inspect_state import DebugError, Tile, Variable
+from mlsys_gpu.sim.inspect_state import UNWRITTEN, DebugError, Tile, Variable
 from mlsys_gpu.sim.machine import host_array, waitgraph
 from mlsys_gpu.sim.machine import run as run_machine
-from mlsys_gpu.sim.machine.core import Cluster, Machine, Warp, one_blas_thread
+from mlsys_gpu.sim.machine.core import Cluster, Cta, Machine, Warp, one_blas_thread, ranges
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.report import CODES, Finding, Location, Report, graph_html, graph_lines
 
@@ -68,7 +69,16 @@ class Stop:
     breakpoint: int | None = None
 
     def __repr__(self) -> str:
-        return self.text
+        place = self._shown()
+        return f"{self.text}\n  {place} | {place.text.strip()}" if place else self.text
+
+    def _repr_html_(self) -> str:
+        body = f"<p>{page.tag(self.reason, 'info')} {page.esc(self.text)}</p>"
+        return page.page("mg-debug", body + page.source_line(self._shown()))
+
+    def _shown(self) -> Location | None:
+        """The line to show: none where nobody stands at one."""
+        return self.location if self.reason not in ("end", "exit") else None
 
 
 @dataclass
@@ -76,9 +86,12 @@ class Breakpoint:
     """Where a session stops; ``text`` says it in words, ``hits`` counts how often it has."""
 
     number: int
-    text: str
+    place: str
     kind: str
-    stops: frozenset[int] = frozenset()
+    #: What restricts it, in words: ``, warp 0 if k == 3``.
+    limits: str = ""
+    #: Where it stops, and which of the lines at that stop it is for (0 the outermost caller's).
+    stops: dict[int, int] = field(default_factory=dict)
     barrier: str = ""
     phase: int | None = None
     code: str | None = None
@@ -87,11 +100,24 @@ class Breakpoint:
     when: Any = None
     temporary: bool = False
     hits: int = 0
+    #: How often a warp came to its line, whatever its condition.
+    came: int = 0
+    #: The stop at which each warp has come to its line, and whether it has stopped there.
+    visits: dict[Warp, tuple[int, bool]] = field(default_factory=dict, repr=False)
     #: Phases that have been completed, for warps that have not passed them yet.
-    passed: list[tuple[Any, int, set[int]]] = field(default_factory=list, repr=False)
+    passed: list[tuple[Any, int, Any, set[Warp]]] = field(default_factory=list, repr=False)
+
+    @property
+    def text(self) -> str:
+        """Where it stops, in words."""
+        return self.place + self.limits
 
     def __repr__(self) -> str:
         return f"breakpoint {self.number}: {self.text} ({self.hits} hit{'s' * (self.hits != 1)})"
+
+    def means(self, name: str) -> bool:
+        """Whether it is for the barrier of this name, or for a row of them."""
+        return self.kind == "barrier" and self.barrier in (name, name.partition("[")[0])
 
     def wants(self, warp: Warp) -> bool:
         """Whether it is for this warp."""
@@ -206,6 +232,8 @@ class _Run:
         self.interrupted = False
         self.closing = False
         self.first = True
+        self.last: dict[Warp, int] = {}  # the stop before the one at which a warp stands
+        self.completed: dict[str, int] = {}  # the last phase that barriers of a name have completed
         self.meetings = _meetings(program)
         self.resumed, self.paused = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = threading.Thread(
@@ -291,6 +319,7 @@ class _Run:
         """A warp is about to run a line."""
         self.current = warp
         at = warp.at
+        before, self.last[warp] = self.last.get(warp, -1), at
         if self.first:
             self.first = False
             self._pause("start", f"{_who(warp)} is about to begin", warp)
@@ -302,8 +331,7 @@ class _Run:
         if self.ignore:
             return
         for one in self.breakpoints:
-            if at in one.stops and one.wants(warp) and self._holds(one, warp):
-                self._hit(one, "line", f"{_who(warp)} comes to {one.text}", warp)
+            if at in one.stops and one.wants(warp) and self._comes(one, warp, before):
                 return
             if one.passed and one.wants(warp) and self._has_passed(one, warp):
                 return
@@ -320,15 +348,52 @@ class _Run:
         now, then = (program.sites[program.stops[s][0]] for s in (warp.at, before))
         return (now != then if into else now[:1] != then[:1]) or warp.at <= before
 
-    def _holds(self, one: Breakpoint, warp: Warp) -> bool:
-        """Whether a breakpoint's condition holds; not before its variables are set."""
-        if one.when is None:
-            return True
-        values = inspect_state.variables(self.program, warp)
-        try:
-            return bool(np.all(evaluate(one.when, {n: v.value for n, v in values.items()})))
-        except DebugError:
+    def _comes(self, one: Breakpoint, warp: Warp, before: int) -> bool:
+        """Stop where a warp comes to a breakpoint's line and the condition holds.
+
+        A line may have several stops, one for each statement in it or in a helper that it calls: it
+        is come to once. ``before`` is the warp's stop before.
+        """
+        program, at = self.program, warp.at
+        sites = [program.sites[program.stops[s][0]][: one.stops[at] + 1] for s in (at, before)]
+        start, stopped = one.visits.get(warp, (at, False))
+        again = before >= 0 and sites[0] == sites[1] and at > start
+        if not again:
+            start, stopped = at, False
+            one.came += 1
+        lanes = None if stopped else self._holds(one, warp)
+        one.visits[warp] = (start, stopped or lanes is not None)
+        if lanes is None:
             return False
+        places = program.locations(program.stops[at][0])
+        place = str(places[one.stops[at]])
+        if one.stops[at]:
+            place += f" (called at {places[0]})"
+        self._hit(one, "line", f"{_who(warp)} comes to {place}{one.limits}{lanes}", warp)
+        return True
+
+    def _holds(self, one: Breakpoint, warp: Warp) -> str | None:
+        """Whether a breakpoint's condition holds for an active lane; not before its variables are
+        set. None where it does not, else the lanes in words where they differ."""
+        if one.when is None:
+            return ""
+        found = inspect_state.variables(self.program, warp)
+        values = {n: v.value for n, v in found.items() if v.value is not UNWRITTEN}
+        if not _names(one.when) <= set(values):
+            return None
+        try:
+            held = np.asarray(evaluate(one.when, values), dtype=bool)
+        except (DebugError, ValueError) as error:
+            return f": this has no truth there ({error})"
+        if not held.ndim:
+            return "" if held else None
+        if len(held) != 32:  # no value for each lane
+            return "" if held.any() else None
+        active = inspect_state.active_mask(warp)
+        lanes = np.flatnonzero(held.reshape(32, -1).any(axis=1) & active).tolist()
+        if not lanes:
+            return None
+        return f": true for lane{'s' * (len(lanes) != 1)} {ranges(lanes)}"
 
     def _hit(self, one: Breakpoint, reason: str, text: str, warp: Warp | None, **more: Any) -> None:
         one.hits += 1
@@ -338,19 +403,21 @@ class _Run:
 
     def phase(self, barrier: Any) -> None:
         """A barrier has completed a phase."""
-        if self.ignore:
-            return
         done = barrier.phase - 1
         name = inspect_state.plain_name(barrier)
+        self.completed[name] = max(done, self.completed.get(name, done))
+        if self.ignore:
+            return
         for one in self.breakpoints:
-            if one.kind != "barrier" or one.barrier not in (name, name.partition("[")[0]):
+            if not one.means(name):
                 continue
             if one.phase not in (None, done):
                 continue
+            whose = owner(barrier, self.machine.resident if self.machine is not None else ())
             if one.warps is not None:
-                one.passed.append((barrier, done, set()))
+                one.passed.append((barrier, done, whose, set()))
                 continue
-            cta = getattr(barrier, "cta", None)
+            cta = whose if isinstance(whose, Cta) else None
             if cta is not None and one.cta is not None and cta.index != one.cta:
                 continue
             text = f"phase {done} of {name} is complete"
@@ -361,12 +428,9 @@ class _Run:
 
     def _has_passed(self, one: Breakpoint, warp: Warp) -> bool:
         """Stop where a warp has passed a phase that a breakpoint waits for."""
-        for barrier, phase, seen in one.passed:
-            waited = getattr(barrier, "waited", None)
-            there = waited.get(warp, 0) > phase if waited is not None else barrier.phase > phase
-            cluster = barrier.cta.cluster if waited is not None else warp.cluster
-            if there and id(warp) not in seen and cluster is warp.cluster:
-                seen.add(id(warp))
+        for barrier, phase, whose, seen in one.passed:
+            if warp not in seen and has_passed(warp, barrier, phase, whose):
+                seen.add(warp)
                 name = inspect_state.plain_name(barrier)
                 self._hit(one, "barrier", f"{_who(warp)} has passed phase {phase} of {name}", warp)
                 return True
@@ -377,7 +441,7 @@ class _Run:
         if self.ignore:
             return
         text = f"[{finding.code}] {finding.message}"
-        warp = warp if warp is not None else self.current
+        warp = self._concerned(finding, warp if warp is not None else self.current)
         for one in self.breakpoints:
             if one.kind == "finding" and one.code in (None, finding.code):
                 more = {"finding": finding, "location": finding.location}
@@ -386,14 +450,63 @@ class _Run:
         if self.findings:
             self._pause("finding", text, warp, finding=finding, location=finding.location)
 
+    def _concerned(self, finding: Finding, warp: Warp | None) -> Warp | None:
+        """The warp that a finding is about: one that it names, and that stands at its line.
+
+        A fault between two warps is found when the second of them runs.
+        """
+        clusters = self.machine.resident if self.machine is not None else ()
+        known = {(w.id, a.label()): w for c in clusters for a in c.ctas for w in a.warps}
+        named = []
+        for part in re.finditer(r"\bwarp (\d+)\b", finding.threads):
+            cta = re.compile(r"CTA (\([\d, ]+\))").search(finding.threads, part.end())
+            one = known.get((int(part.group(1)), cta.group(1))) if cta else None
+            named += [one] if one is not None else []
+        candidates = [w for w in (warp, *named, self.current) if w is not None]
+        for one in candidates:
+            if finding.location is not None and inspect_state.location(one) == finding.location:
+                return one
+        return named[0] if named else warp
+
     def exited(self, warp: Warp) -> None:
         """A warp has run to its end."""
         if warp is self.meeting or (self.stepping is not None and warp is self.stepping[0]):
             self._pause("exit", f"{_who(warp)} has run to its end", warp)
 
 
+def owner(barrier: Any, clusters: Iterable[Cluster]) -> Cta | Cluster | None:
+    """The CTA whose barrier it is; the cluster, for the barrier of a cluster."""
+    if hasattr(barrier, "cta"):
+        return barrier.cta
+    for cluster in clusters:
+        if cluster.state.get("cluster_barrier") is barrier:
+            return cluster
+        for cta in cluster.ctas:
+            if any(barrier is one for one in cta.named.values()):
+                return cta
+    return None
+
+
+def has_passed(warp: Warp, barrier: Any, phase: int, whose: Cta | Cluster | None) -> bool:
+    """Whether a warp has waited for a phase of a barrier, and gone on."""
+    waited = getattr(barrier, "waited", None)
+    if waited is not None:
+        return barrier.cta.cluster is warp.cluster and waited.get(warp, 0) > phase
+    # who arrives at other barriers waits there, until the phase is complete
+    return barrier.phase > phase and whose in (warp.cta, warp.cluster)
+
+
 def _who(warp: Warp) -> str:
     return waitgraph.warp_name(warp)
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(str(n) for n in sorted(numbers))
+
+
+def _whole(value: Any) -> bool:
+    """Whether a value is an integer; a truth is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _meetings(program: Program) -> frozenset[int]:
@@ -435,6 +548,8 @@ _ALLOWED = (
 
 def parsed(text: str) -> ast.Expression:
     """An expression over variables: arithmetic, comparisons and subscripts, no calls."""
+    if not isinstance(text, str):
+        raise DebugError(f"an expression is a string, such as 'k == 3': got {text!r}")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError:
@@ -447,15 +562,72 @@ def parsed(text: str) -> ast.Expression:
     return tree
 
 
+class _Elementwise(ast.NodeTransformer):
+    """``and``, ``or``, ``not`` and chains of comparisons, for values that differ between lanes."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        result = node.values[0]
+        name = "and_" if isinstance(node.op, ast.And) else "or_"
+        for value in node.values[1:]:
+            result = self._call(name, result, value)
+        return result
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return self._call("not_", node.operand) if isinstance(node.op, ast.Not) else node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        terms = [node.left, *node.comparators]
+        parts: list[ast.expr] = [
+            ast.Compare(left, [op], [right])
+            for left, op, right in zip(terms, node.ops, terms[1:], strict=False)
+        ]
+        result = parts[0]
+        for part in parts[1:]:
+            result = self._call("and_", result, part)
+        return result
+
+    def _call(self, name: str, first: ast.expr, second: ast.expr | None = None) -> ast.expr:
+        """A call of one of :data:`_LOGIC`; what ``and`` may not need stays uncomputed."""
+        empty = ast.arguments([], [], None, [], [], None, [])
+        later = [ast.Lambda(empty, second)] if second is not None else []
+        return ast.Call(ast.Name(f"<{name}>", ast.Load()), [first, *later], [])
+
+
+def _logic(first: Any, second: Any, both: bool) -> Any:
+    if np.ndim(first) == 0 and bool(first) != both:
+        return first
+    other = second()
+    if np.ndim(first) == np.ndim(other) == 0:
+        return other
+    return np.logical_and(first, other) if both else np.logical_or(first, other)
+
+
+_LOGIC = {
+    "<and_>": lambda first, second: _logic(first, second, True),
+    "<or_>": lambda first, second: _logic(first, second, False),
+    "<not_>": lambda value: np.logical_not(value) if np.ndim(value) else not value,
+}
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
 def evaluate(tree: ast.Expression, values: dict[str, Any]) -> Any:
     """The value of an expression; names that are not set where the warp stands are an error."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id not in values:
+    for name in _names(tree):
+        if name not in values:
             known = ", ".join(values) or "none yet"
-            raise DebugError(f"no variable {node.id!r} is set there; there are {known}")
+            raise DebugError(f"no variable {name!r} is set there; there are {known}")
+    whole = ast.fix_missing_locations(_Elementwise().visit(copy.deepcopy(tree)))
     try:
-        return eval(compile(tree, "<expression>", "eval"), {"__builtins__": {}}, values)
-    except (TypeError, IndexError, ZeroDivisionError, ValueError) as error:
+        return eval(
+            compile(whole, "<expression>", "eval"), {"__builtins__": {}, **_LOGIC, **values}
+        )
+    except (TypeError, IndexError, ArithmeticError, ValueError) as error:
         raise DebugError(f"{ast.unparse(tree)}: {error}") from None
 
 
@@ -502,6 +674,8 @@ class Session:
         self._run.findings = self._stop_at_findings
         self._end = weakref.finalize(self, self._run.close)
         self._selected: Warp | None = None
+        #: The finding's line, while the session stands at one: its warp may have gone on.
+        self._focus: Location | None = None
         self.stop = self._run.proceed()
         self._selected = self._run.current
 
@@ -519,13 +693,51 @@ class Session:
         finally:
             if self._run.stop is not None:
                 self.stop = self._run.stop
+        self._focus = None
         if self.stop.warp is not None:
             self._selected = self._run.current
+            self._focus = self.stop.location if self.stop.finding is not None else None
+        if self.stop.reason == "end" and not self._run.ignore:
+            self._say_what_never_was()
         return self.stop
+
+    def _say_what_never_was(self) -> None:
+        """Say of breakpoints that have not stopped the run, which has ended, why they have not."""
+        missed = [self._never(one) for one in self.breakpoints if not one.hits]
+        if missed:
+            text = "; ".join([*missed, self.stop.text])
+            self.stop = self._run.stop = replace(self.stop, text=text)
+
+    def _never(self, one: Breakpoint) -> str:
+        """Why a breakpoint has not stopped a run that has ended, in words."""
+        numbers = sorted(one.warps or ())
+        who = f"warp{'s' * (len(numbers) > 1)} {_numbers(numbers)}" if numbers else "no warp"
+        not_ = "did not" if numbers else ""
+        limits = f" of CTA {one.cta}" if one.cta is not None else ""
+        if one.kind == "finding":
+            return f"there was no {one.text.removesuffix('s')}"
+        if one.kind == "line" and one.came:
+            times = f"{one.came} time{'s' * (one.came != 1)}"
+            return f"{one.text}: warps came there {times}, and the condition was never true"
+        if one.kind == "line":
+            verb = f"{not_} come to" if numbers else "came to"
+            return f"{who}{limits} {verb} {one.place}"
+        rows = {n: p for n, p in self._run.completed.items() if one.means(n)}
+        done = f"{one.barrier} has completed no phase"
+        if rows:
+            done = ", ".join(
+                f"{name} has completed " + (f"phases 0 to {last}" if last else "phase 0")
+                for name, last in rows.items()
+            )
+        if numbers:
+            return f"{who}{limits} {not_} pass {one.place} ({done})"
+        return f"{one.place}{limits} never came ({done})"
 
     def _alive(self) -> None:
         if self._run.closing:
-            raise DebugError("the session is closed: restart() begins anew")
+            raise DebugError(
+                "the session was closed before the end of the run: restart() runs the kernel again"
+            )
         if self._run.done:
             raise DebugError("the kernel has run to its end: restart() runs it again")
 
@@ -534,6 +746,8 @@ class Session:
 
         ``into``: to the next line of a helper, too, that the kernel's line has called.
         """
+        if not _whole(count) or count < 1:
+            raise DebugError(f"step takes a positive number of lines, got {count!r}")
         for _ in range(count):
             self._alive()
             warp = self.selected
@@ -586,13 +800,59 @@ class Session:
         )
         temporary = self.breakpoints[-1]
         try:
-            return self._go()
+            return self._already(temporary) or self._go()
         finally:
             if temporary in self.breakpoints:
                 self.breakpoints.remove(temporary)
 
+    def _already(self, one: Breakpoint) -> Stop | None:
+        """A stop where the session stands, where a phase is complete or passed already."""
+        if one.phase is None:
+            return None
+        barriers = [
+            (barrier, owner(barrier, self._clusters()))
+            for barrier in self._barriers_that_are()
+            if one.means(inspect_state.plain_name(barrier))
+        ]
+        if one.warps is not None:
+            for barrier, whose in barriers:
+                if barrier.phase <= one.phase:
+                    continue
+                one.passed.append((barrier, one.phase, whose, set()))
+                for warp in (w for c in self._clusters() for a in c.ctas for w in a.warps):
+                    if one.wants(warp) and has_passed(warp, barrier, one.phase, whose):
+                        name = inspect_state.plain_name(barrier)
+                        text = f"{_who(warp)} has passed phase {one.phase} of {name} already"
+                        return self._here(text, warp)
+            return None
+        mine = [b for b, a in barriers if one.cta is None or getattr(a, "index", None) == one.cta]
+        if not mine or any(barrier.phase <= one.phase for barrier in mine):
+            return None
+        machine = self._run.machine
+        if one.cta is None and machine is not None and machine.queue:
+            return None  # it will come in a CTA that has not begun
+        return self._here(f"{one.place} is already complete", self.selected)
+
+    def _here(self, text: str, warp: Warp) -> Stop:
+        """A stop at a barrier where the session stands already."""
+        self._selected, self._focus = warp, None
+        place = inspect_state.location(warp)
+        self.stop = self._run.stop = Stop("barrier", text, warp.cta.block, warp.id, place)
+        return self.stop
+
+    def _barriers_that_are(self) -> list[Any]:
+        """The barriers of all CTAs that run."""
+        found: list[Any] = []
+        for cluster in self._clusters():
+            for cta in cluster.ctas:
+                found += [*cta.barriers.values(), *cta.named.values()]
+            found += [b for b in [cluster.state.get("cluster_barrier")] if b is not None]
+        return found
+
     def finish(self) -> Report:
         """Run to the end, past breakpoints and findings, and return the report."""
+        if self._run.report is None:
+            self._alive()
         if not self._run.done:
             self._run.ignore = True
             self._go()
@@ -607,6 +867,7 @@ class Session:
                     host[...] = saved
         for one in self.breakpoints:
             one.passed.clear()
+            one.visits.clear()
         self._begin()
         return self.stop
 
@@ -642,8 +903,10 @@ class Session:
         ``finding``, True or its code.
 
         ``warp`` (an index, or several) and ``cta`` (block index, or linear index) restrict it; for
-        a barrier ``warp`` means that this warp has passed the phase. ``when`` is an expression over
-        the warp's variables: ``"k == 3"``. Raises :class:`DebugError` for what does not exist.
+        a barrier ``warp`` means that this warp has waited for the phase and passed it. ``when`` is
+        an expression over the warp's variables: ``"k == 3"``. Where lanes differ, as in ``"lane ==
+        4"``, it holds if it does for any lane that runs the line; the stop names those lanes.
+        Raises :class:`DebugError` for what does not exist.
         """
         if sum((where is not None, barrier is not None, bool(finding))) != 1:
             raise DebugError("name one of: a line, a barrier, or finding=True (or its code)")
@@ -651,12 +914,18 @@ class Session:
             raise DebugError("a phase belongs to a barrier: name it too")
         one = Breakpoint(0, "", "", temporary=temporary)
         if where is not None:
-            one.kind, (one.stops, one.text) = "line", self._stops_at(where)
+            if not isinstance(where, str) and not _whole(where):
+                raise DebugError(f"a line is a number, or a part of its text: got {where!r}")
+            one.kind, (one.stops, one.place) = "line", self._stops_at(where)
         elif barrier is not None:
-            if phase is not None and phase < 0:
-                raise DebugError(f"phases count from 0, got {phase}")
+            if not isinstance(barrier, str):
+                raise DebugError(f"barrier is a name, such as 'full[1]': got {barrier!r}")
+            if phase is not None and (not _whole(phase) or phase < 0):
+                raise DebugError(
+                    f"phases count from 0: phase is a non-negative integer, got {phase!r}"
+                )
             one.kind, one.barrier, one.phase = "barrier", self._barrier(barrier), phase
-            one.text = (
+            one.place = (
                 f"phase {phase} of {barrier}" if phase is not None else f"phases of {barrier}"
             )
         else:
@@ -665,19 +934,19 @@ class Session:
                 raise DebugError(
                     f"no finding has the code {one.code!r}; there are " + ", ".join(sorted(CODES))
                 )
-            one.text = f"finding {one.code}" if one.code else "findings"
+            one.place = f"finding {one.code}" if one.code else "findings"
         one.warps = self._warps(warp)
         one.cta = None if cta is None else self._cta_index(cta)
         if one.warps is not None:
-            one.text += f", warp {', '.join(str(n) for n in sorted(one.warps))}"
+            one.limits += f", warp {_numbers(one.warps)}"
         if one.cta is not None:
-            one.text += f", CTA {cta}"
+            one.limits += f", CTA {cta}"
         if when is not None:
             if one.kind != "line":
                 raise DebugError("a condition goes with a line")
             one.when = parsed(when)
             self._known(one)
-            one.text += f" if {when.strip()}"
+            one.limits += f" if {when.strip()}"
         self._count += 1
         one.number = self._count
         self.breakpoints.append(one)
@@ -694,10 +963,26 @@ class Session:
             while at >= 0:
                 names.add(program.scopes[at][1])
                 at = program.scopes[at][0]
-        for node in ast.walk(one.when):
-            if isinstance(node, ast.Name) and node.id not in names:
-                known = ", ".join(sorted(names)) or "none"
-                raise DebugError(f"no variable {node.id!r} is known there; there are {known}")
+        for name in sorted(_names(one.when) - names):
+            known = ", ".join(sorted(names)) or "none"
+            raise DebugError(
+                f"no variable {name!r} is known there; there are {known}{self._folded(name)}"
+            )
+
+    def _folded(self, name: str) -> str:
+        """A sentence on a name that the kernel assigns and that is no variable of it."""
+        if not self.program.debug or any(scope[1] == name for scope in self.program.scopes):
+            return ""
+        assigned = re.compile(rf"\s*{re.escape(name)}\s*(?::[^=]+)?=(?!=)")
+        for file, lines in self.program.texts.items():
+            for number, text in lines.items():
+                if assigned.match(text):
+                    place = Location(file, int(number), text)
+                    return (
+                        f". At {place}, {text.strip()!r} gives a name to what was folded into the "
+                        "lines that use it: ask for its parts"
+                    )
+        return ""
 
     def clear(self, number: int | None = None) -> None:
         """Remove a breakpoint, or all."""
@@ -711,8 +996,9 @@ class Session:
         known = ", ".join(str(one.number) for one in self.breakpoints) or "none"
         raise DebugError(f"there is no breakpoint {number}; there are {known}")
 
-    def _stops_at(self, where: str | int) -> tuple[frozenset[int], str]:
-        """The stops that a line, or a part of one, means, and the line in words."""
+    def _stops_at(self, where: str | int) -> tuple[dict[int, int], str]:
+        """The stops that a line, or a part of one, means (each with which of its lines that is),
+        and the line in words."""
         places = [(i, p) for i, s in enumerate(self.program.stops) for p in self._places(s[0])]
         text = str(where).strip()
         by_line = re.fullmatch(r"(?:(.+):)?(\d+)", text)
@@ -738,7 +1024,9 @@ class Session:
                 raise DebugError(f"no line of the kernel contains {text!r} (list shows them)")
         lines = list(dict.fromkeys(str(p) for _, p in chosen))
         shown = ", ".join(lines[:3]) + (", …" if len(lines) > 3 else "")
-        return frozenset(i for i, _ in chosen), shown
+        # where both a call and a line of what it calls are meant, each of the latter stops
+        stops = {i: self._places(self.program.stops[i][0]).index(p) for i, p in chosen}
+        return stops, shown
 
     def _places(self, site: int) -> list[Location]:
         return self.program.locations(site)
@@ -760,8 +1048,6 @@ class Session:
     def _barrier(self, name: str) -> str:
         """A barrier's name as the machine spells it."""
         name = name.strip()
-        rows = inspect_state.shared_names(self.program)
-        base = name.partition("[")[0]
         named = re.fullmatch(r"(?:named barrier|bar|named) *(\d+)", name)
         if named:
             return f"named barrier {named.group(1)}"
@@ -773,44 +1059,62 @@ class Session:
             for cta in cluster.ctas
             for b in cta.barriers.values()
         }
+        # one that is not initialised yet is a row of 8-byte words like any other
+        rows = {n.partition("[")[0] for n in live}
+        rows.update(inspect_state.barrier_names(self.program))
+        name = inspect_state.called(name, rows)
+        base = name.partition("[")[0]
         if name in live or base in rows:
             return self._one_of_row(name, base)
-        known = sorted({n.partition("[")[0] for n in live}) or [
-            n for n, r in zip(rows, self.program.regions, strict=True) if r[4] == "uint64"
-        ]
+        known = sorted({n.partition("[")[0] for n in live}) or sorted(rows)
         known += ["the CTA barrier", "the cluster barrier", "named barrier N"]
-        raise DebugError(f"no barrier is called {name!r}; there are {', '.join(known)}")
+        what = f"no barrier is called {name!r}"
+        if base in inspect_state.shared_names(self.program):
+            what = f"{base} is no barrier"
+        raise DebugError(f"{what}; there are {', '.join(known)}")
 
     def _one_of_row(self, name: str, base: str) -> str:
         """``full[0]`` of a row of one barrier is called ``full``."""
         names = inspect_state.shared_names(self.program)
         shape = self.program.regions[names.index(base)][3] if base in names else []
         size = int(np.prod(shape)) if shape else 1
-        index = re.fullmatch(r".*\[(\d+)\]", name)
-        if index and int(index.group(1)) >= size:
-            raise DebugError(f"{base} has {size} barriers, 0 to {size - 1}: there is no {name}")
-        return base if index and size == 1 else name
+        rest = name.removeprefix(base)
+        if not rest:
+            return name
+        index = re.fullmatch(r"\[(\d+)\]", rest)
+        if index is None or int(index.group(1)) >= size:
+            held = f"barriers 0 to {size - 1}" if size > 1 else "one barrier"
+            raise DebugError(f"{base} has {held}: there is no {name}")
+        return base if size == 1 else name
 
     def _warps(self, warp: int | Iterable[int] | None) -> frozenset[int] | None:
         if warp is None:
             return None
-        numbers = frozenset([warp] if isinstance(warp, int) else (int(n) for n in warp))
+        several = isinstance(warp, Iterable) and not isinstance(warp, str)
+        numbers: list[Any] = list(warp) if several else [warp]  # pyright: ignore[reportArgumentType]
+        if not numbers or not all(_whole(n) for n in numbers):
+            raise DebugError(f"warp is the index of a warp in its CTA, or several: got {warp!r}")
         count = (self.program.launch["threads"] + 31) // 32
         for n in numbers:
             if not 0 <= n < count:
-                raise DebugError(f"a CTA has warps 0 to {count - 1}, no warp {n}")
-        return numbers
+                there = f"warps 0 to {count - 1}" if count > 1 else "one warp, 0"
+                raise DebugError(f"a CTA has {there}, no warp {n}")
+        return frozenset(int(n) for n in numbers)
 
     def _cta_index(self, cta: Any) -> int:
         """A CTA's linear index, from that or from its block index."""
         grid = self.program.launch["grid"]
-        if isinstance(cta, int):
-            if not 0 <= cta < int(np.prod(grid)):
-                raise DebugError(f"the grid has CTAs 0 to {int(np.prod(grid)) - 1}, no CTA {cta}")
-            return cta
-        block = [int(n) for n in cta]
-        block += [0] * (3 - len(block))
-        if len(block) > 3 or any(not 0 <= b < g for b, g in zip(block, grid, strict=True)):
+        if _whole(cta):
+            count = int(np.prod(grid))
+            if not 0 <= cta < count:
+                there = f"CTAs 0 to {count - 1}" if count > 1 else "one CTA, 0"
+                raise DebugError(f"the grid has {there}, no CTA {cta}")
+            return int(cta)
+        block = list(cta) if isinstance(cta, Iterable) and not isinstance(cta, str) else []
+        if not 1 <= len(block) <= 3 or not all(_whole(n) for n in block):
+            raise DebugError(f"cta is a block index such as (1, 0), or a linear one: got {cta!r}")
+        block = [int(n) for n in block] + [0] * (3 - len(block))
+        if any(not 0 <= b < g for b, g in zip(block, grid, strict=True)):
             size = " x ".join(str(g) for g in grid)
             raise DebugError(f"the grid is {size} CTAs: there is no CTA {tuple(cta)}")
         return block[0] + grid[0] * (block[1] + grid[1] * block[2])
@@ -833,8 +1137,10 @@ class Session:
                 + ", ".join(c.label() for cluster in self._clusters() for c in cluster.ctas)
             )
         number = self.selected.id if warp is None else warp
+        if not _whole(number):
+            raise DebugError(f"warp is the index of a warp in its CTA: got {number!r}")
         self._warps(number)
-        self._selected = found.warps[number]
+        self._selected, self._focus = found.warps[number], None
         return self.where
 
     @property
@@ -857,8 +1163,9 @@ class Session:
     @property
     def location(self) -> Location | None:
         """The kernel's line at which the selected warp stands: the one that it runs next, or the
-        one at which it waits."""
-        return inspect_state.location(self.selected)
+        one at which it waits. At a finding it is the finding's line, which the warp may have passed
+        before something else showed the fault."""
+        return self._focus or inspect_state.location(self.selected)
 
     # ------------------------------------------------------------------------------ inspection
 
@@ -1005,6 +1312,10 @@ class Session:
         lanes = inspect_state.active_lanes(warp)
         state = waitgraph.state_of(warp)
         head = f"{_who(warp)}, {place}" if place else f"{_who(warp)}, before its first line"
+        now = inspect_state.location(warp)
+        if self._focus is not None and (state == "exited" or now != self._focus):
+            since = "has exited since" if state == "exited" else f"stands at {now} by now"
+            return "\n".join([f"{head} (it {since})", self.source(2)])
         if state == "waits" and warp.waiting is not None:
             head += f", {warp.waiting.describe()}"
         elif state == "exited":
@@ -1016,6 +1327,10 @@ class Session:
     def source(self, around: int = 5, line: int | None = None) -> str:
         """The kernel's source around the selected warp's line; ``>`` marks it, ``*`` a
         breakpoint."""
+        if not _whole(around) or around < 0:
+            raise DebugError(f"around is a non-negative integer, got {around!r}")
+        if line is not None and not _whole(line):
+            raise DebugError(f"line is the number of a line, got {line!r}")
         place = self.location
         if place is None and line is None:
             file, here = self.file, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -388,6 +389,24 @@ def shared_names(program: Program) -> list[str]:
     return [name or f"byte{start}" for name, start, *_ in program.regions]
 
 
+def barrier_names(program: Program) -> list[str]:
+    """Names of the buffers that may hold mbarriers: those of 8-byte integers."""
+    names = zip(shared_names(program), program.regions, strict=True)
+    return [name for name, region in names if region[4] in ("uint64", "int64")]
+
+
+def called(name: str, known: Iterable[str]) -> str:
+    """The name of a buffer, for what its author calls it.
+
+    TIRx's ``full = MBarrier(pool, 3)`` names its buffer ``full_buf``.
+    """
+    base, bracket, rest = name.partition("[")
+    known = set(known)
+    if base not in known and f"{base}_buf" in known:
+        return f"{base}_buf{bracket}{rest}"
+    return name
+
+
 def shared_tile(cta: Cta, name: str, stage: int | None = None) -> Tile:
     """A buffer in a CTA's shared memory through its layout, or one stage of it.
 
@@ -395,6 +414,9 @@ def shared_tile(cta: Cta, name: str, stage: int | None = None) -> Tile:
     """
     program = cta.machine.program
     names = shared_names(program)
+    if not isinstance(name, str):
+        raise DebugError(f"a buffer's name is a string, such as 'As': got {name!r}")
+    name = called(name, names)
     if name not in names:
         raise DebugError(_unknown("buffer in shared memory", name, names))
     index = names.index(name)
@@ -415,8 +437,8 @@ def shared_tile(cta: Cta, name: str, stage: int | None = None) -> Tile:
         if len(shape) < 3:
             sizes = ", ".join(str(n) for n in shape)
             raise DebugError(f"{name} has no stages: its shape is [{sizes}]")
-        if not 0 <= stage < shape[0]:
-            raise DebugError(f"{name} has stages 0 to {shape[0] - 1}, no {stage}")
+        if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage < shape[0]:
+            raise DebugError(f"{name} has stages 0 to {shape[0] - 1}, no {stage!r}")
         element = element[stage]
     at = memory.RESERVED_SHARED + start + element * (bits // 8)
     if int(at.max()) + bits // 8 > cta.shared.size:
@@ -663,19 +685,28 @@ def location(warp: Warp) -> Location | None:
 
 def active_lanes(warp: Warp) -> str:
     """Which lanes run where a warp stands: ``all lanes``, ``lane 0``, ``lanes 0-15``."""
+    if warp.code is None or warp.code.gi_frame is None or warp.at < 0:
+        return ""
+    active = active_mask(warp)
+    if active.all():
+        return "all lanes"
+    lanes = [int(i) for i in np.flatnonzero(active)]
+    return f"lane{'s' * (len(lanes) != 1)} {ranges(lanes)}"
+
+
+def active_mask(warp: Warp) -> np.ndarray:
+    """The lanes that run where a warp stands, as 32 truths."""
     program = warp.machine.program
     frame = warp.code.gi_frame if warp.code is not None else None
+    everyone = np.ones(32, dtype=bool)
     if frame is None or not 0 <= warp.at < len(program.stops):
-        return ""
+        return everyone
     _, _, mask, lane = program.stops[warp.at]
-    if lane is not None:
-        value = frame.f_locals.get(lane)
-        return "one lane" if value is None else f"lane {int(value)}"
-    values = frame.f_locals.get(mask) if mask is not None else None
-    if values is None or np.all(values):
-        return "all lanes"
-    lanes = [int(i) for i in np.flatnonzero(values)]
-    return f"lane{'s' * (len(lanes) != 1)} {ranges(lanes)}"
+    name = lane if lane is not None else mask
+    value = frame.f_locals.get(name) if name is not None else None
+    if value is None:
+        return everyone
+    return np.arange(32) == int(value) if lane is not None else np.asarray(value, dtype=bool)
 
 
 def positions(cluster: Cluster) -> list[dict[str, Any]]:

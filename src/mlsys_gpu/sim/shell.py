@@ -134,7 +134,7 @@ class Shell(cmd.Cmd):
         if stop.reason == "end":
             self.say(f"{stop.text}\n{self.session.report}")
         elif stop.finding is not None:
-            self.say(f"{stop.finding}\n{self.session.where.splitlines()[0]}")
+            self.say(f"{stop.finding}\n{self.session.where}")
         elif stop.reason == "step":
             self.say(self.session.where)
         else:
