@@ -118,6 +118,96 @@ def test_a_proxy_fence_holds_behind_an_arrival_of_one_lane(schedule):
     assert finding.code == "missing-proxy-fence"
 
 
+RELEASED = {
+    "in halves": "[mbarrier_arrive(w, SB, mask=w.lanes // 16 == i) for i in range(2)]",
+    "lane by lane": "[mbarrier_arrive(w, SB, mask=w.lanes == i) for i in range(32)]",
+    "and one elsewhere": "mbarrier_arrive(w, SB); mbarrier_arrive(w, SB + 8, mask=w.lanes == 7)",
+}
+
+
+@pytest.mark.parametrize("released", RELEASED)
+def test_what_a_lane_has_released_stays_released(released, schedule):
+    """Whatever other lanes of its warp release later, at the same barrier or at another one."""
+    report = warps.run(
+        f"""
+        if w.id == 0: mbarrier_init(w, SB, 32)
+        if w.id == 0: mbarrier_init(w, SB + 8, 1)
+        await cta_sync(w)
+        if w.id == 0:
+            st_shared(w, SB + 64 + 4 * w.lanes, w.lanes, 4, 1)
+            {RELEASED[released]}
+        else:
+            await mbarrier_wait(w, SB, 0)
+            ld_shared(w, SB + 64 + 4 * w.lanes, 4, 1)
+        """,
+        threads=64,
+        **schedule,
+    )
+    assert not report.findings, report
+
+
+def test_lanes_that_store_their_own_rows_out(schedule):
+    """Each lane writes its row, fences, and copies the row out, round after round."""
+    body = """
+        Y = w.machine.pointers[0]
+        for i in range(3):
+            st_shared(w, SB + 1024 + 16 * w.lanes, np.full((32, 4), i), 4, 4)
+            fence_proxy_async(w)
+            bulk_store(w, Y + 16 * w.lanes + 512 * i, SB + 1024 + 16 * w.lanes, 16)
+            bulk_commit(w)
+            await bulk_wait(w, 0, False)
+    """
+    Y = np.full((3, 128), 9, np.uint32)
+    report = warps.run(body, shared=2048, tensors=[("Y", Y)], **schedule)
+    assert not report.findings, report
+    assert (Y == np.arange(3)[:, None]).all()
+
+
+@pytest.mark.parametrize("between", ["pass", "warp_sync(w)"])
+def test_a_wait_holds_for_the_lanes_that_wait(between, schedule):
+    report = warps.run(
+        f"""
+        if w.id == 0: mbarrier_init(w, SB, 32)
+        await cta_sync(w)
+        if w.id == 0:
+            st_shared(w, SB + 64 + 4 * w.lanes, w.lanes, 4, 1)
+            mbarrier_arrive(w, SB)
+        else:
+            await mbarrier_wait(w, SB, 0, mask=w.lanes == 3)
+            {between}
+            ld_shared(w, SB + 64 + 4 * w.lanes, 4, 1)
+        """,
+        threads=64,
+        **schedule,
+    )
+    if between != "pass":
+        assert not report.findings, report
+        return
+    finding = warps.only(report)
+    assert (finding.code, finding.location.line) == ("race-smem", 9)
+    assert [place.line for _, place in finding.related] == [4, 7]
+    assert "31 words" in finding.memory
+
+
+def test_a_proxy_fence_covers_the_lanes_that_execute_it(schedule):
+    one = "fence_proxy_async(w, mask=w.lanes == 0)"
+    finding = warps.only(store_out(fence=one, between="warp_sync(w)", **schedule))
+    assert (finding.code, finding.location.line) == ("missing-proxy-fence", 6)
+    # behind a barrier of the warp, one lane's fence covers what it has seen of the others
+    assert not store_out(fence="warp_sync(w)", between=one, **schedule).findings
+
+
+def test_a_barrier_of_one_lane_orders_nothing(schedule):
+    body = """
+        st_shared(w, SB + 4 * w.lanes, w.lanes, 4, 1)
+        warp_sync(w, mask={mask})
+        ld_shared(w, SB + 4 * (31 - w.lanes), 4, 1)
+    """
+    assert not warps.run(body.format(mask=None), **schedule).findings
+    finding = warps.only(warps.run(body.format(mask="w.lanes == 0"), **schedule))
+    assert (finding.code, finding.location.line) == ("race-smem", 3)
+
+
 def test_lanes_that_all_wait_for_what_all_have_released_are_ordered(schedule):
     """Every lane arrives, and waits: then one may hand to an engine what the others stored."""
     body = STORE_OUT.replace("SB, 1)", "SB, 32)").format(

@@ -216,7 +216,9 @@ def _region(t: Any, stmt: Any, single: analysis.SingleLane) -> None:
     t.emit(f"if {test}:")
     with t.block():
         t.context = Context(lane=lane, region=node_id(stmt))
+        t.emit(f"w.one = {lane}")
         _region_body(t, stmt.then_case)
+    t.emit(f"w.one = {-1 if outer.lane is None else outer.lane}")
     t.context = outer
     if stmt.else_case is not None:
         taken = t.fresh("m")

@@ -475,7 +475,7 @@ def warp_sync(t: Any, call: Any) -> None:
 def bar_warp_sync(t: Any, call: Any) -> None:
     mask = t.expr(call.one("membermask"))
     _members(t, "bar.warp.sync of all 32 lanes", mask, waits=False)
-    t.emit("warp_sync(w)")
+    t.emit(f"warp_sync(w{t.mask()})")
 
 
 @row("cuda.any_sync", result="uniform")

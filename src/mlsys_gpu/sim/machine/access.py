@@ -524,10 +524,12 @@ def generic_read(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None
     within = bounds(before)
     if not within[0]:
         uninitialised(w, cta, index, wide, before == 0, "a load", mask)
+    lanes = made_by = _meet(lanes, before)
     bad = unseen(before, w.clock[0], within)
+    if bad is None and w.behind is not None:
+        bad = loose.unseen_behind(w, before, lanes)
     if bad is not None:
         race(w, cta, index, wide, before, bad, "read", "write", w.agent, w.s, mask)
-    lanes = made_by = _meet(lanes, before)
     if recent(w, within):
         own_lanes = shadow.writer_lane[index]
         same_warp(w, cta, index, wide, before, own_lanes, lanes, ("reads", "write"), mask)
@@ -537,7 +539,7 @@ def generic_read(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None
         lanes = np.where(again & (held != lanes), np.int8(SEVERAL), lanes)
     shadow.reader_lane[index] = lanes
     own[index] = w.now | w.s
-    loose.note(w, own, index, made_by)
+    loose.note(w, ("read", cta.rank, wide), own, index, made_by)
 
 
 def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> None:
@@ -545,10 +547,12 @@ def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> Non
     shadow = cta.shadow if wide else cta.shadow.flat()
     before = np.asarray(shadow.writer[index])
     within = bounds(before)
+    lanes = _meet(lanes, before)
     bad = unseen(before, w.clock[0], within)
+    if bad is None and w.behind is not None:
+        bad = loose.unseen_behind(w, before, lanes)
     if bad is not None:
         race(w, cta, index, wide, before, bad, "write", "write", w.agent, w.s, mask)
-    lanes = _meet(lanes, before)
     if recent(w, within):
         own = shadow.writer_lane[index]
         same_warp(w, cta, index, wide, before, own, lanes, ("writes", "write"), mask)
@@ -556,6 +560,8 @@ def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> Non
         read = np.asarray(stamps[index])
         if agent != w.agent:
             bad = unseen_of(agent, read, w.clock[0])
+            if bad is None and w.behind is not None:
+                bad = loose.unseen_behind(w, read, lanes)
             if bad is not None:
                 race(w, cta, index, wide, read, bad, "write", "read", w.agent, w.s, mask)
         elif recent(w, bounds(read)):
@@ -564,7 +570,7 @@ def generic_write(w: Warp, cta: Cta, index, wide: bool, lanes, mask=None) -> Non
     shadow.writer_lane[index] = lanes
     shadow.write(index, w.now | w.s)
     if np.ndim(lanes) or lanes >= 0:  # where all lanes write one word, each has written it
-        loose.note(w, shadow.writer, index, lanes)
+        loose.note(w, ("write", cta.rank, wide), shadow.writer, index, lanes)
 
 
 def lane_race(w, cta, index, wide, stamps, lanes, bad, kinds: tuple[str, str], mask) -> None:
@@ -742,11 +748,14 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
     left = machine.left.get(early)
     if left is not None:
         message += (
-            f"what {left[1]} does at {machine.program.location(left[0])} covers its own lane's "
-            "accesses, not those of the warp's other lanes; "
+            f"what {left[1]} does at {machine.program.location(left[0])} holds for the lanes that "
+            "do it, not for the warp's other lanes; "
         )
-        related.append(("what covers one lane alone", machine.program.location(left[0])))
-        fix = "put T.cuda.warp_sync() (or a wider barrier) before it, behind the lanes' accesses"
+        related.append(("what holds for some lanes alone", machine.program.location(left[0])))
+        fix = (
+            "put T.cuda.warp_sync() (or a wider barrier) between it and what the other lanes do: "
+            "before a release, behind a wait"
+        )
     if kind == "read":
         machine.raced.add(site)
     machine.report(
@@ -826,6 +835,8 @@ def reach(w: Warp, cta: Cta) -> None:
     cta.remote[w.agent] = w.now | w.s
     first = w.cluster.agents.of(cta.rank, 0)
     if w.clock[::2, first : first + w.cluster.agents.per_cta].any():
+        return
+    if w.heard and cta.spoke:  # through global memory, in whichever order: it runs
         return
     w.machine.report(
         "cluster-start",

@@ -178,7 +178,7 @@ def _atom_here(
     for offset in touched:
         if sem not in ("acquire", "acq_rel"):
             order.observe(w, place, offset, sem, scope)
-        order.publish(w, place, offset, sem, scope, True)
+        order.publish(w, place, offset, sem, scope, True, lanes)
     _wrote(w, cta, place)
     return old
 
@@ -283,7 +283,7 @@ def st_strong(
         w.checks = checks
     for cta, place, touched in targets:
         for offset in touched:
-            order.publish(w, place, offset, sem, scope, False)
+            order.publish(w, place, offset, sem, scope, False, lanes)
         _wrote(w, cta, place)
 
 

@@ -276,6 +276,7 @@ class MBarrier:
 
         Of a relaxed wait that holds once a fence has followed it.
         """
+        loose.waited(w, w.wait_mask)
         if relaxed:
             came_after(w.clock, self.done)
             held = w.state.get("unacquired")
@@ -285,7 +286,6 @@ class MBarrier:
         else:
             w.acquire(self.done)
         w.synced = ("mbarrier", w.s)
-        loose.waited(w)
         self.waited[w] = self.phase
         if w.checks:
             self.consumed[w] = (self.phase - 1, int(w.clock[0, w.agent]), w.s)
@@ -425,6 +425,8 @@ def uniform(w: Warp, value, what: str):
 
 def lanes_in(w: Warp, mask) -> np.ndarray:
     """Numbers of the lanes that execute an operation (one of them, where its mask is True)."""
+    if w.one >= 0 and (mask is None or mask is True):
+        return LANES[w.one : w.one + 1]
     if mask is None:
         return LANES[: w.active]
     return LANES[:1] if mask is True else np.flatnonzero(mask)
@@ -703,6 +705,7 @@ def _each_lane(w: Warp, mask, operands, ask: Callable[..., bool]):
 @op
 def mbarrier_test(w: Warp, address, parity, mask=None, relaxed: bool = False):
     """``mbarrier.test_wait.parity``: whether the phase of this parity has completed."""
+    w.wait_mask = mask
     if not (isinstance(address, np.ndarray) or isinstance(parity, np.ndarray)):
         return _test(w, int(address), int(parity), relaxed)
     return _each_lane(w, mask, (address, parity), lambda a, p: _test(w, a, p, relaxed))
@@ -726,6 +729,7 @@ def mbarrier_test_state(w: Warp, address, state, mask=None, relaxed: bool = Fals
     A state names a phase of its own barrier, the current one or the one before; with any other
     the instruction is undefined (PTX ISA, "mbarrier.test_wait").
     """
+    w.wait_mask = mask
     return _each_lane(w, mask, (address, state), lambda a, s: _test_state(w, a, s, relaxed))
 
 
@@ -752,7 +756,11 @@ def _test_state(w: Warp, address: int, state: int, relaxed: bool) -> bool:
 
 @op
 def mbarrier_wait(w: Warp, address, parity, mask=None):
-    """Wait until the phase of this parity has completed (a ``try_wait.parity`` loop)."""
+    """Wait until the phase of this parity has completed (a ``try_wait.parity`` loop).
+
+    ``mask``: the lanes that wait (True: one of them); None for all.
+    """
+    w.wait_mask = mask
     barrier = barrier_at(w, address)
     parity = (parity if isinstance(parity, int) else int(uniform(w, parity, "a phase parity"))) & 1
     if w.checks:
@@ -815,5 +823,6 @@ def fence_proxy_async(w: Warp, mask=None) -> None:
     """``fence.proxy.async``: what this warp has seen is now visible to the async proxy too."""
     if not w.checks:
         return
+    loose.part(w, lanes_in(w, mask), fence=True)
     np.maximum(w.clock[1], w.clock[0], out=w.clock[1])
     w.tick()  # what this warp writes from here on needs a fence of its own

@@ -157,11 +157,16 @@ class Warp:
         self.state: dict[str, Any] = {}  # per-family state, by family
         self.lessons: list[dict[int, np.ndarray]] = []  # what it knows of other clusters (order)
         self.plans: dict[tuple, Any] = {}  # shared-memory accesses worked out (access)
-        #: Its lanes' accesses to shared memory since its last barrier, and how many of them all
-        #: lanes have released since; from which moment it goes on, and which of the moments between
-        #: the async proxy has seen (see :mod:`.loose`).
-        self.loose: list[tuple[Any, Any, Any]] = []
-        self.released = self.later = self.fenced = 0
+        #: Its lanes' accesses to shared memory that they have not released since its last barrier;
+        #: from which moment it goes on, and which of the moments between the async proxy has seen;
+        #: the lanes that a wait of others left behind, what those have seen, and where that was
+        #: (see :mod:`.loose`).
+        self.loose: dict[tuple[str, int, bool, int], tuple[Any, Any, Any, Any]] = {}
+        self.later = self.fenced = 0
+        self.behind: tuple[np.ndarray, np.ndarray, int] | None = None
+        self.one = -1  # the lane that runs alone, in a branch that exactly one can take
+        self.wait_mask: Any = None  # the lanes of the wait that it is in; None for all
+        self.heard = False  # whether it has read what other CTAs may have written, by strong reads
 
     def tick(self) -> None:
         """Start a new moment: what comes now is not covered by what was released before.
@@ -239,6 +244,7 @@ class Cta:
             (size // 16 if self.machine.checks else 0, 16 // self.machine.program.grain)
         )
         self.remote: dict[int, int] = {}  # last access by each agent of another CTA
+        self.spoke = False  # whether it has made a strong write that other CTAs may have read
         self.version = 0  # counts writes to shared memory, for caches of decoded tiles
         self.barriers: dict[int, Any] = {}  # mbarriers by offset
         self.named: dict[int, Any] = {}  # named barriers by id
@@ -543,10 +549,11 @@ READINGS = {
     },
     "lane-release": {
         "lanes": (
-            "a lane's arrival, or a copy that it issues, covers what the other lanes of its warp "
-            "did only behind a barrier of the warp (PTX ISA, memory consistency model)"
+            "a lane's release (an arrival, or a copy that it issues) covers what its warp's other "
+            "lanes did, and its wait holds for them, only with a barrier of the warp between (PTX "
+            "ISA, memory consistency model)"
         ),
-        "warp": "it covers all that its warp did before, as lanes that run in step would have it",
+        "warp": "they hold for the whole warp, as lanes that run in step would have it",
     },
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import memory
+from mlsys_gpu.sim.machine import loose, memory
 from mlsys_gpu.sim.machine.clocks import (
     AGENT_SHIFT,
     CLOCK_MASK,
@@ -71,17 +71,23 @@ def learn(w: Warp, lesson: Lesson) -> None:
 # --------------------------------------------------------------------------- strong operations
 
 
-def publish(w: Warp, place: memory.Linear, offset: int, sem: str, scope: str, rmw: bool) -> None:
-    """A strong write to ``offset`` publishes what its thread has seen.
+def publish(
+    w: Warp, place: memory.Linear, offset: int, sem: str, scope: str, rmw: bool,
+    lanes: np.ndarray | None = None,
+) -> None:  # fmt: skip
+    """A strong write to ``offset``, by ``lanes`` (None: all), publishes what its threads have seen.
 
     A read-modify-write keeps what was published before it (a release sequence); a store ends that.
     """
     if not w.checks:
         return
+    w.cta.spoke = True
     table: Published = place.published.setdefault(offset, {}) if rmw else {}
     place.published[offset] = table
     reach = SCOPES[scope or "gpu"]
     if sem in ("release", "acq_rel", "sc"):
+        if lanes is not None:
+            loose.part(w, lanes)
         _enter(w, table, reach, w.release())
         return
     fence, wide = w.state.get("fence"), w.clock[3, 1:].any()
@@ -113,6 +119,7 @@ def observe(w: Warp, place: memory.Linear, offset: int, sem: str, scope: str) ->
     """A strong read of ``offset``: what was published there has been seen, now or by a fence."""
     if not w.checks:
         return
+    w.heard = True
     table = place.published.get(offset)
     if not table:
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_gpu.sim.machine import loose
-from mlsys_gpu.sim.machine.barriers import came_after, uniform
+from mlsys_gpu.sim.machine.barriers import came_after, lanes_in, uniform
 from mlsys_gpu.sim.machine.clocks import TCGEN05_ROW
 from mlsys_gpu.sim.machine.core import EXIT_HOOKS, Cta, Stop, Waiting, Warp, op, whole_warp
 
@@ -278,8 +278,14 @@ def _apart(w: Warp, rendezvous: Rendezvous, waits: bool) -> None:
 @op
 def warp_sync(w: Warp, mask=None) -> None:
     """``bar.warp.sync``: orders lanes of a warp; what each does from now on is a new moment."""
+    lanes = lanes_in(w, mask)
+    if lanes.size >= w.active:
+        loose.together(w)
+    elif lanes.size > 1:
+        loose.some_together(w, lanes)
+    else:  # a lane alone
+        return
     w.tick()
-    loose.together(w)
 
 
 @op
