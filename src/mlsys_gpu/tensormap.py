@@ -218,8 +218,10 @@ class TensorMap:
             )
         if wrong is not None:
             raise ArgumentError(f"no tensor map of {memory.name or 'the array'}: {wrong}")
-        #: What the map reaches: a neighbour in the same allocation is another tensor.
-        self.memory = replace(memory, nbytes=reach(self.record))
+        #: What the map reaches, to the end of the last row's 16 bytes: a neighbour in the same
+        #: allocation is another tensor.
+        whole = -(-reach(self.record) // 16) * 16
+        self.memory = replace(memory, nbytes=min(whole, memory.nbytes))
 
     def __repr__(self) -> str:
         r = self.record

@@ -12,6 +12,7 @@ exchanges: chunk c of the 128-byte line l becomes chunk ``c ^ l % (swizzle / 16)
 # (The annotations are TVMScript's.)
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tvm.script import tirx as T
 
 import mlsys_gpu as mg
 from mlsys_gpu import sim
+from mlsys_gpu.sim.machine import run as run_machine
 
 from . import warps
 from .warps import only
@@ -41,6 +43,12 @@ def swizzled(place: int, swizzle: int) -> int:
     if swizzle:
         chunk ^= line % (swizzle // 16)
     return 128 * line + 16 * chunk + byte
+
+
+def placed(byte: int, row: int, swizzle: int) -> int:
+    """Where byte ``byte`` of a box lies whose rows have ``row`` bytes: with a swizzle each row
+    begins a row of the swizzle (so on an H200: the vectors of "tensor copies")."""
+    return swizzled(byte // row * max(row, swizzle) + byte % row, swizzle)
 
 
 def elements(extent):
@@ -90,15 +98,16 @@ def test_a_load_of_a_random_box(seed):
     rng = np.random.default_rng(seed)
     tensor, record, coords, extent, steps = a_box(rng)
     nbytes = int(np.prod(extent)) * tensor.itemsize
-    got = np.zeros(-(-nbytes // 1024) * 1024, np.uint8)
     dtype, swizzle = tensor.dtype, {v: k for k, v in SWIZZLES.items()}[record["swizzle"]]
+    row = extent[0] * tensor.itemsize
+    got = np.zeros(-(-nbytes // row * max(row, swizzle) // 1024) * 1024, np.uint8)
     expected = np.zeros_like(got)
     for i, element in enumerate(elements(extent)):
         at = index(element, coords, steps, record["shape"])
         fill = np.nan if record["fill"] else 0
         value = np.array([fill if at is None else tensor[at]], dtype).view(np.uint8)
         for b in range(dtype.itemsize):
-            expected[swizzled(i * dtype.itemsize + b, swizzle)] = value[b]
+            expected[placed(i * dtype.itemsize + b, row, swizzle)] = value[b]
     report = warps.run(
         f"""
         X, Y, m = w.machine.pointers
@@ -107,7 +116,7 @@ def test_a_load_of_a_random_box(seed):
         tma_load(w, SB + 1024, m, {coords}, SB, mask=True)
         await mbarrier_wait(w, SB, 0)
         for i in range({nbytes // 16}):
-            place = {[swizzled(16 * i, swizzle) for i in range(nbytes // 16)]}[i]
+            place = {[placed(16 * i, row, swizzle) for i in range(nbytes // 16)]}[i]
             st_global(w, Y + place, ld_shared(w, SB + 1024 + place, 4, 4), 4, 4)
         """,
         shared=1024 + got.size,
@@ -131,17 +140,24 @@ def test_a_store_of_a_random_box(seed):
     rng = np.random.default_rng(1000 + seed)
     tensor, record, coords, extent, steps = a_box(rng)
     record["fill"] = 0
+    coords = [
+        max(0, c) for c in coords
+    ]  # the others fault: test_boxes_that_begin_where_a_gpu_faults
     dtype, swizzle = tensor.dtype, {v: k for k, v in SWIZZLES.items()}[record["swizzle"]]
     nbytes = int(np.prod(extent)) * dtype.itemsize
     source = rng.integers(0, 100, -(-nbytes // dtype.itemsize)).astype(dtype)
-    held = np.zeros(-(-nbytes // 128) * 128, np.uint8)
+    row = extent[0] * dtype.itemsize
+    held = np.zeros(-(-nbytes // row * max(row, swizzle) // 128) * 128, np.uint8)
     for i, byte in enumerate(source.view(np.uint8)):
-        held[swizzled(i, swizzle)] = byte
+        held[placed(i, row, swizzle)] = byte
     expected = tensor.copy()
     reduce = str(rng.choice(["", "add", "max"])) if dtype in (np.int32, np.uint64) else ""
     combine = {"": lambda a, b: b, "add": lambda a, b: a + b, "max": max}[reduce]
+    shape = list(record["shape"])
+    # the rest of a row's last 16 bytes is written, too: so on an H200
+    shape[0] = -(-shape[0] * dtype.itemsize // 16) * 16 // dtype.itemsize
     for i, element in enumerate(elements(extent)):
-        at = index(element, coords, steps, record["shape"])
+        at = index(element, coords, steps, shape)
         if at is not None:
             expected[at] = combine(expected[at], source[i])
     report = warps.run(
@@ -162,6 +178,34 @@ def test_a_store_of_a_random_box(seed):
     )
     assert not report.findings, report
     assert np.array_equal(tensor, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("tma_store(w, m, [0, -1], SB + 1024, mask=0)", "with a negative one a GPU faults"),
+        ('tma_store(w, m, [-4, 0], SB + 1024, "add", mask=0)', "with a negative one a GPU faults"),
+        ("tma_load(w, SB + 1024, m, [6, 0], SB, mask=True)", "coordinate 6 of the innermost"),
+        ("tma_load(w, SB + 1024, m, [-1, 0], SB, mask=True)", "coordinate -1 of the innermost"),
+    ],
+)
+def test_boxes_that_begin_where_a_gpu_faults(call, what):
+    body = f"""
+    X, m = w.machine.pointers
+    mbarrier_init(w, SB, 1)
+    mbarrier_arrive(w, SB, 1, 512, mask=True)
+    {call}
+    """
+    program = warps.program(
+        body, shared=2048, tensors=[("X", np.zeros((4, 32), np.int32))], maps=[TILE]
+    )
+    program = replace(program, arch="sm_90a")
+    report = run_machine(
+        program, [np.zeros((4, 32), np.int32)], schedule="eager", seed=0, checks=True
+    )
+    finding = only(report)
+    assert (finding.code, finding.location.line) == ("tma-operand", 4)
+    assert what in finding.message
 
 
 def test_four_rows_at_once(schedule):

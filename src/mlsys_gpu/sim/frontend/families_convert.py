@@ -33,7 +33,7 @@ def cvt(t: Any, call: Any) -> None:
     special = any(call.mods.get(m) for m in ("relu", "satfinite", "sat", "ftz"))
     to_float, from_float = dtype in FLOATS, value.dtype in FLOATS
     usual = "rn" if to_float else "rzi"
-    wide_enough = to_float or not from_float or into[1:] in ("32", "64")
+    wide_enough = to_float or not from_float or (into[1:] in ("32", "64") and origin != "f64")
     if mode in ("", usual) and not special and wide_enough and into != origin:
         _store(t, target, t.cast(value, dtype))
         return

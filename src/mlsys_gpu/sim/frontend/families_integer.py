@@ -45,8 +45,8 @@ def _integer_row(name: str, code: str) -> None:
 for _name, _code in {
     "add_int": "({0} + {1})",
     "sub_int": "({0} - {1})",
-    "div": "tdiv({0}, {1})",
-    "rem": "tmod({0}, {1})",
+    "div": 'divided("div", {0}, {1})',
+    "rem": 'divided("rem", {0}, {1})',
     "abs": "np.abs({0})",
     "neg_int": "(-{0})",
     "cnot": "({0} == 0) * 1",

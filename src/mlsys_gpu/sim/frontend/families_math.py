@@ -134,7 +134,9 @@ def _approximate_row(kind: str) -> None:
         of, mode, ftz = call.mods["type"], call.mods["mode"], bool(call.mods.get("ftz"))
         target, (value,) = _sources(t, call)
         x = _typed(t, value, dtype_of(of))
-        if of == "f64" and mode == "approx":
+        if of == "f64" and mode == "approx" and not ftz:
+            code = f"(1 / np.sqrt({x}))"
+        elif of == "f64" and mode == "approx":
             code = f'approximate_f64("{kind}", {x})'
         elif of == "f64" and mode == "rn":
             code = f"np.sqrt({x})" if kind == "sqrt" else f"(np.float64(1) / {x})"
@@ -174,7 +176,7 @@ def sign_of_float(t: Any, call: Any) -> None:
     x = _typed(t, value, dtype_of(of))
     if call.mods.get("ftz"):
         x = f"flushed({x})"
-    code = f"(-{x})" if call.name.endswith("neg") else f"np.abs({x})"
+    code = f'sign_changed("{"neg" if call.name.endswith("neg") else "abs"}", {x})'
     _result(t, target, code, of, [value])
 
 
@@ -258,17 +260,25 @@ def _comparison(t: Any, call: Any, of: str, a: Value, b: Value) -> Value:
     elif of not in ("f32", "f64"):
         return Value(f"({x} {_COMPARE[cmp]} {y})", "bool", lane, loop)
     if call.mods.get("ftz"):
-        x, y = f"flushed({x})", f"flushed({y})"
+        x, y = (f'flushed({v}, "{of}")' for v in (x, y))
     return Value(f'truth("{cmp}", {x}, {y})', "bool", lane, loop)
 
 
-def _with_predicate(t: Any, call: Any, test: str, predicate: Any) -> tuple[str, Value | None]:
-    """A comparison's result joined with a predicate operand (``.and``, ``.or``, ``.xor``)."""
+def _with_predicate(
+    t: Any, call: Any, test: str, predicate: Any, pairs: bool = False
+) -> tuple[str, Value | None]:
+    """A comparison's result joined with a predicate operand (``.and``, ``.or``, ``.xor``).
+
+    ``pairs``: the result has the parts of packed pairs on a last axis.
+    """
     if predicate is None:
         return test, None
     value = t.expr(predicate)
     sign = {"and": "&", "or": "|", "xor": "^"}[call.mods["boolop"]]
-    return f"({test} {sign} {_truth(value)})", value
+    other = _truth(value)
+    if pairs:
+        other = f"np.asarray({other})[..., None]"
+    return f"({test} {sign} {other})", value
 
 
 _PREDICATES = [f"ptx.setp{kind}{form}" for kind in ("", "_half") for form in
@@ -304,8 +314,10 @@ def set_(t: Any, call: Any) -> None:
     a, b = t.expr(call.one("a")), t.expr(call.one("b"))
     result = _comparison(t, call, of, a, b)
     predicate = call.operands.get("c")
-    code, value = _with_predicate(t, call, result.code, predicate[0] if predicate else None)
-    code = f'ones_where({code}, "{into}")'
+    code, value = _with_predicate(
+        t, call, result.code, predicate[0] if predicate else None, of.endswith("x2")
+    )
+    code = f'ones_where({code}, "{into}"{", True" if of.endswith("x2") else ""})'
     _result(t, call.one("d"), code, into, [a, b] if value is None else [a, b, value])
 
 

@@ -17,6 +17,14 @@ from mlsys_gpu.sim.machine import numerics
 from mlsys_gpu.sim.machine.core import op
 
 _TINY = np.float32(1.1754944e-38)  # the smallest normal float32
+#: The NaN that float32 instructions give, whatever NaN they take (PTX ISA, "Floating Point").
+_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+
+
+def _canonical(r):
+    """float32 results with every NaN as the one that the instructions give."""
+    nan = r != r
+    return np.where(nan, _NAN, r) if np.any(nan) else r
 
 
 def _flush(x):
@@ -65,6 +73,15 @@ def _to_f32(s, mode: str):
 
 #: Bits of a float64's significand that float32 has no room for, and what they are half-way.
 _BELOW, _HALF_WAY = (1 << 29) - 1, 1 << 28
+
+
+def _zero_down(s, a, b):
+    """A float64 sum of ``a`` and ``b`` where rounding is towards minus infinity: there a zero is
+    negative, unless both are +0."""
+    zero = s == 0
+    if not np.any(zero):
+        return s
+    return np.where(zero & (np.signbit(a) | np.signbit(b)), -0.0, s)
 
 
 def _rounded(s, error, mode: str, ftz: bool):
@@ -119,10 +136,17 @@ def _binary32(kind: str, mode: str, ftz: bool, sat: bool, args):
             b = wide[2] if kind == "fma" else wide[1] if kind == "add" else -wide[1]
             s = a + b
             error = _lost(a, b, s)
+            if mode == "rm":
+                s = _zero_down(s, a, b)
         r = _rounded(np.asarray(s), error, mode, ftz)
     if sat:
-        r = np.clip(np.where(np.isnan(r), np.float32(0), r), np.float32(0), np.float32(1))
-    return np.asarray(r, dtype=np.float32)
+        return np.asarray(_saturated(r), dtype=np.float32)
+    return np.asarray(_canonical(r), dtype=np.float32)
+
+
+def _saturated(r):
+    """``.sat``: between 0 and 1; NaN and -0 become +0."""
+    return np.clip(np.where(np.isnan(r), 0, r), 0, 1) + r.dtype.type(0)
 
 
 def _scalar(r):
@@ -221,22 +245,32 @@ def part(value, size: int, which: int):
 
 
 @op
-def flushed(x):
-    """``.ftz``: subnormal numbers as zeros of the same sign."""
+def flushed(x, of: str = ""):
+    """``.ftz``: subnormal numbers as zeros of the same sign; ``of``: their format, where it is not
+    that of the values."""
     a = np.asarray(x)
     smallest = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}[a.dtype.itemsize]
+    if of.startswith("f16"):
+        smallest = 2.0**-14
     return _scalar(np.where(np.abs(a) < smallest, np.copysign(a.dtype.type(0), a), a))
 
 
 @op
-def ones_where(test, of: str):
-    """``set``: all ones (of an integer type) or 1.0 where a comparison is true, else 0."""
+def ones_where(test, of: str, pairs: bool = False):
+    """``set``: all ones (of an integer type) or 1.0 where a comparison is true, else 0.
+
+    ``pairs``: of packed pairs, whose parts are on a last axis.
+    """
     test = np.asarray(test)
     if of in ("f32", "f16"):
         return _scalar(np.where(test, 1, 0).astype(np.float32 if of == "f32" else np.float16))
     if of == "bf16":
         return _scalar(np.where(test, 0x3F80, 0).astype(np.uint16))
-    if of.endswith("x2"):
+    if test.shape and test.shape[-1] == 2 and pairs and of[0] in "us":
+        halves = np.where(test, 0xFFFF, 0) << np.array([0, 16])  # ones in each half
+        words = halves[..., 0] | halves[..., 1]
+        words = (words ^ (1 << 31)) - (1 << 31) if of[0] == "s" else words
+    elif of.endswith("x2"):
         one = 0x3F80 if of.startswith("bf16") else 0x3C00
         words = np.where(test, one, 0) << np.array([0, 16])
         words = words[..., 0] | words[..., 1]
@@ -245,12 +279,21 @@ def ones_where(test, of: str):
     return int(words) if words.ndim == 0 else words
 
 
+#: 1 / (2 pi) as float32.
+_TURN = float(np.float32(1 / (2 * math.pi)))
+
+
 @op
 def approximate(kind: str, ftz: bool, x):
     """``ex2``, ``lg2``, ``rcp``, ``sqrt``, ``rsqrt``, ``sin``, ``cos`` and ``tanh`` in ``.approx``:
     the float64 result rounded to float32; the hardware is within the ISA's error of it."""
     a = (_flush(x) if ftz else np.asarray(x, dtype=np.float32)).astype(np.float64)
-    r = _FUNCTIONS[kind](a).astype(np.float32)
+    if kind in ("sin", "cos"):  # in turns, cut to float32, as the hardware reduces its operand
+        turns = _rounded(np.asarray(a * _TURN), None, "rz", True)
+        a = turns.astype(np.float64) % 1.0 * (2 * math.pi)
+        if kind == "sin":
+            a = np.where(turns == 0, turns, a)
+    r = _canonical(_FUNCTIONS[kind](a).astype(np.float32))
     return _scalar(_flush(r) if ftz else r)
 
 
@@ -269,9 +312,13 @@ _FUNCTIONS = {
 @op
 def divide(mode: str, ftz: bool, a, b):
     """``div`` of float32; ``approx`` and ``full`` are rounded to nearest."""
+    if mode == "approx":
+        a, b = (_flush(x) if ftz else np.asarray(x, dtype=np.float32) for x in (a, b))
+        r = _canonical(np.asarray(fast_divide(a, b)))
+        return _scalar(_flush(r) if ftz else r)
     a, b = (_flush(x) if ftz else np.asarray(x, dtype=np.float32) for x in (a, b))
     r = (a.astype(np.float64) / b).astype(np.float32)
-    r = _directed(mode, r, _side_of_quotient(r, a, b))
+    r = _canonical(_directed(mode, r, _side_of_quotient(r, a, b)))
     return _scalar(_flush(r) if ftz else r)
 
 
@@ -281,7 +328,7 @@ def square_root(mode: str, ftz: bool, x):
     a = _flush(x) if ftz else np.asarray(x, dtype=np.float32)
     r = np.sqrt(a)
     wide = r.astype(np.float64)
-    r = _directed(mode, r, np.sign(wide * wide - a))
+    r = _canonical(_directed(mode, r, np.sign(wide * wide - a)))
     return _scalar(_flush(r) if ftz else r)
 
 
@@ -347,7 +394,7 @@ def approximate_f64(kind: str, x):
     """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: from upper half to upper half."""
     upper = np.uint64(0xFFFFFFFF00000000)
     bits = np.asarray(x, dtype=np.float64).view(np.uint64) & upper
-    r = np.asarray(_FUNCTIONS[kind](bits.view(np.float64)))
+    r = np.asarray(flushed(_FUNCTIONS[kind](np.asarray(flushed(bits.view(np.float64))))))
     return _scalar((r.view(np.uint64) & upper).view(np.float64))
 
 
@@ -364,13 +411,19 @@ def numbers16(x, of: str):
     return numerics.to_f32(pair if dtype == "bfloat16" else pair.view(np.float16), dtype)
 
 
+_NAN16 = np.uint16(0x7FFF).view(np.float16)
+
+
 def _closed(r, of: str):
     """float32 (or float64) numbers rounded to 16 bits, as :func:`numbers16` took them."""
     if of.startswith("bf16"):
         r = numerics.f32_to_bf16(_odd32(r))
     else:
+        nan = r != r
         with np.errstate(over="ignore"):
             r = np.asarray(r).astype(np.float16)
+        if np.any(nan):
+            r = np.where(nan, _NAN16, r)
     if not of.endswith("x2"):
         return _scalar(r)
     words = np.ascontiguousarray(r).view(np.uint32)[..., 0]
@@ -416,9 +469,9 @@ def half(kind: str, of: str, ftz: bool, sat: bool, relu: bool, *args):
             "abs": np.abs,
         }[kind](*x)
     if sat:
-        r = np.clip(np.where(np.isnan(r), 0, r), 0, 1)
+        r = _saturated(np.asarray(r))
     if relu:
-        r = np.where(r < 0, 0, r)
+        r = np.where(r < 0, 0, r) + r.dtype.type(0)  # -0 too becomes +0
     closed = _closed(np.asarray(r), of)
     return _closed(flushed(numbers16(closed, of)), of) if ftz else closed
 
@@ -445,7 +498,8 @@ def extreme(kind: str, nan: bool, *args):
             both = (before == 0) & (other == 0)
             zero = before + other if kind == "max" else -((-before) + (-other))
             r = np.where(both, zero, r)
-    return r if isinstance(r, np.ndarray) and r.ndim else np.asarray(r)[()]
+    r = np.asarray(r)
+    return _scalar(_canonical(r) if r.dtype == np.float32 else r)
 
 
 @op
@@ -464,7 +518,18 @@ def extreme_of(kind: str, of: str, ftz: bool, nan: bool, how: str, *args):
         r = np.where(negative, -np.abs(r), np.abs(r))
     if how == "relu":
         r = np.where(r < 0, r.dtype.type(0), r)
-    return _closed(r, of) if narrow else _scalar(r)
+    return _closed(r, of) if narrow else _scalar(_canonical(r) if of == "f32" else r)
+
+
+@op
+def sign_changed(kind: str, x):
+    """``neg`` and ``abs``: of a NaN, float32 gives the one that its instructions give, float64 a
+    quiet one of the same sign."""
+    a = np.asarray(x)
+    r = -a if kind == "neg" else np.abs(a)
+    if a.dtype == np.float32:
+        return _scalar(_canonical(r))
+    return _scalar(np.where(a != a, a + 0, r))
 
 
 @op
@@ -500,7 +565,7 @@ def kind_of_number(what: str, x):
             "infinite": np.isinf(a),
             "number": ~np.isnan(a),
             "notanumber": np.isnan(a),
-            "normal": np.isfinite(a) & ~small,
+            "normal": np.isfinite(a) & ~(small & (a != 0)),  # zero counts as normal
             "subnormal": small & (a != 0),
         }[what]
     )

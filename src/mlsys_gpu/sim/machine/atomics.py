@@ -16,6 +16,8 @@ from mlsys_gpu.sim.machine.clocks import unseen
 from mlsys_gpu.sim.machine.core import Cta, Pipe, Warp, op
 
 _UINT = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+#: The NaN that float32 operations give.
+_NAN = np.uint32(0x7FFFFFFF)
 
 
 def _flush(values: np.ndarray) -> np.ndarray:
@@ -34,14 +36,29 @@ def _float(how: str, a: np.ndarray, b: np.ndarray, dtype: str, flush: bool) -> n
               for x in (a, b))
         )  # fmt: skip
         # a float64 sum of two 16-bit floats is exact or far from a tie of 16 bits: one rounding
+        if how != "add" and not wide.all():
+            wide = _which_zero(how, a, b, wide)
         if dtype == "float16":
-            return wide.astype(np.float16).view(np.uint16)
+            r = wide.astype(np.float16).view(np.uint16)
+            return np.where(wide != wide, np.uint16(0x7FFF), r)
         return np.asarray(numerics.f32_to_bf16(_to_odd(wide))).view(np.uint16)
     typed = np.dtype(dtype)
     x, y = a.view(typed), b.view(typed)
     if flush and dtype == "float32":
-        return _flush(combine(_flush(x), _flush(y))).view(a.dtype)
-    return combine(x, y).view(a.dtype)
+        x, y = _flush(x), _flush(y)
+    r = combine(x, y)
+    if flush and dtype == "float32":
+        r = _flush(r)
+    nan = r != r
+    if dtype == "float32" and nan.any():
+        return np.where(nan, _NAN, r.view(np.uint32))
+    return r.view(a.dtype)
+
+
+def _which_zero(how: str, a: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """``min`` and ``max`` of 16-bit floats where -0 is less than +0."""
+    negative = (a | b if how == "min" else a & b) >> 15 & 1
+    return np.where((r == 0) & (((a | b) & 0x7FFF) == 0), np.where(negative, -0.0, 0.0), r)
 
 
 def _to_odd(wide: np.ndarray) -> np.ndarray:

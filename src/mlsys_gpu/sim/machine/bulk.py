@@ -100,6 +100,22 @@ class TensorMap:
             parts.append((first, max(first, last)))
         return parts
 
+    def widened(self, coords: list[int], parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """A clipped box, with what lies between a row's end and the next multiple of 16 bytes, as
+        far as there is memory."""
+        (first, last), *others = parts
+        units = 16 // self.itemsize
+        edge = -(-self.shape[0] // units) * units
+        wide = min(self.extent[0], edge - coords[0])
+        if last <= first or wide <= last or any(a >= b for a, b in others):
+            return parts
+        end = self.offset + (coords[0] + wide) * self.itemsize
+        for start, (_, stop), step, stride in list(
+            zip(coords, parts, self.steps, self.strides, strict=True)
+        )[1:]:
+            end += (start + (stop - 1) * step) * stride
+        return [(first, wide), *others] if end <= self.tensor.nbytes else parts
+
     def window(self, coords: list[int], parts: list[tuple[int, int]]) -> np.ndarray:
         """The tensor's elements in the clipped box, as raw unsigned integers, outermost first."""
         shape = [last - first for first, last in reversed(parts)]
@@ -145,11 +161,12 @@ class TensorMap:
         return np.unique(access.words_of(each, self.itemsize, tensor.grain)), False
 
 
+#: The out-of-bounds fill NaN, as an H200 writes it (float64: by analogy).
 _NAN = {
-    "float16": 0x7E00,
-    "bfloat16": 0x7FC0,
-    "float32": 0x7FC00000,
-    "float64": 0x7FF8000000000000,
+    "float16": 0x7FF7,
+    "bfloat16": 0x7FF7,
+    "float32": 0x7FF77FF7,
+    "float64": 0x7FF77FF77FF77FF7,
 }
 
 
@@ -161,6 +178,9 @@ class Box:
 
     def __init__(self, w: Warp, tmap: TensorMap, coords: list[int], rows: bool):
         self.tmap = tmap
+        #: Bytes of one of its rows, and from one to the next in shared memory.
+        self.row = tmap.extent[0] * tmap.itemsize
+        self.pitch = max(self.row, tmap.swizzle)
         if not rows:
             self.pieces = [(coords, tmap.clip(coords))]
             self.nbytes = tmap.nbytes
@@ -191,17 +211,22 @@ class Box:
         return box
 
     def store(self, data: np.ndarray, reduce: str = "") -> None:
-        """Put elements into the tensor, or combine them with it; those outside go nowhere."""
+        """Put elements into the tensor, or combine them with it; those outside go nowhere.
+
+        But for those that share the 16 bytes of a row's last element: an H200 writes the padding
+        there, too.
+        """
         tmap = self.tmap
         shape = (len(self.pieces), *reversed(tmap.extent))
         boxes = data.reshape(-1).view(_UINT[tmap.itemsize]).reshape(shape)
         for box, (where, parts) in zip(boxes, self.pieces, strict=True):
+            parts = tmap.widened(where, parts)
             window = tmap.window(where, parts)
             values = box[tmap.inside(parts)]
             if reduce:
                 held = np.ascontiguousarray(window)
                 values = np.ascontiguousarray(values)
-                values = combined(reduce, held, values, None, tmap.dtype, tmap.dtype == "float32")
+                values = combined(reduce, held, values, None, tmap.dtype, False)
             window[...] = values
 
     def touched(self) -> list[tuple[np.ndarray, bool]]:
@@ -232,7 +257,7 @@ def _map_at(w: Warp, address: int) -> TensorMap:
     return w.machine.maps[index]
 
 
-def _box(w: Warp, address: int, coords: list[int], rows: bool) -> Box:
+def _box(w: Warp, address: int, coords: list[int], rows: bool, store: bool = False) -> Box:
     """The box that a copy names; ``rows``: four rows of a matrix."""
     tmap = _map_at(w, address)
     if not rows and len(coords) != len(tmap.shape):
@@ -241,6 +266,21 @@ def _box(w: Warp, address: int, coords: list[int], rows: bool) -> Box:
             f"a copy with {len(coords)} coordinates through a tensor map of {len(tmap.shape)} "
             "dimensions",
             "let the instruction have as many dimensions as the tensor map",
+        )
+    # Seen on an H200 in all of 19 loads that begin elsewhere, and in none of 24 that begin so.
+    if coords[0] * tmap.itemsize % 16 and w.machine.program.arch.startswith("sm_90"):
+        raise _operands(
+            w,
+            f"a copy of a box from coordinate {coords[0]} of the innermost dimension, byte "
+            f"{coords[0] * tmap.itemsize}: a GPU faults there (illegal instruction)",
+            "let the box begin at a multiple of 16 bytes along the innermost dimension",
+        )
+    if store and min(coords) < 0:  # CUDA Programming Guide, "Tensor Memory Access"
+        raise _operands(
+            w,
+            f"a copy into a tensor at the coordinates {tuple(coords)}: with a negative one a GPU "
+            "faults (illegal instruction)",
+            "let stores begin inside the tensor; what lies past its end goes nowhere",
         )
     return Box(w, tmap, coords, rows)
 
@@ -330,12 +370,15 @@ def _receivers(w: Warp, rank: int, mrank: int, ranks: int | None, pair: bool, wh
     return [(r, r & ~1 | mrank & 1 if pair else r) for r in targets]
 
 
-def _rows(w: Warp, cta: Cta, start: int, nbytes: int, swizzle: int, what: str) -> np.ndarray:
+def _rows(w: Warp, cta: Cta, start: int, box: Box, what: str) -> np.ndarray:
     """The 16-byte rows of shared memory that a box occupies, in the box's order.
 
     A swizzle's pattern lies at fixed addresses: a tile that holds it whole must start where it
-    starts; a smaller one may be a part of such a tile.
+    starts; a smaller one may be a part of such a tile. With a swizzle, each row of the box begins
+    a row of the swizzle, also where it is shorter (an H200 leaves the rest as it is).
     """
+    swizzle, nbytes, row, pitch = box.tmap.swizzle, box.nbytes, box.row, box.pitch
+    nbytes = nbytes // row * pitch
     align = 128
     if swizzle:
         align = max(128, min(8 * swizzle, 1 << (nbytes - 1).bit_length()))
@@ -360,7 +403,10 @@ def _rows(w: Warp, cta: Cta, start: int, nbytes: int, swizzle: int, what: str) -
             fix="make the buffer as large as the tensor map's box",
         )
         raise Stop
-    return _pattern(start, nbytes, swizzle)
+    rows = _pattern(start, nbytes, swizzle)
+    if pitch > row:
+        rows = rows.reshape(-1, pitch // 16)[:, : row // 16].reshape(-1)
+    return rows
 
 
 @lru_cache(maxsize=512)
@@ -372,10 +418,11 @@ def _pattern(start: int, nbytes: int, swizzle: int) -> np.ndarray:
     return at >> 4
 
 
-def _block(start: int, nbytes: int, swizzle: int) -> slice | None:
+def _block(start: int, box: Box) -> slice | None:
     """The same rows in the order of their addresses, where they leave no gap: a swizzle exchanges
     the 16-byte chunks of one of its rows."""
-    if (start | nbytes) % (swizzle or 16):
+    nbytes = box.nbytes
+    if box.pitch > box.row or (start | nbytes) % (box.tmap.swizzle or 16):
         return None
     return slice(start >> 4, (start + nbytes) >> 4)
 
@@ -543,13 +590,13 @@ def tma_load(
         first = True
         for target, owner in _receivers(w, rank, mrank, cast, pair, what):
             cta = w.cluster.ctas[target]
-            at = _rows(w, cta, offset, box.nbytes, tmap.swizzle, what)
+            at = _rows(w, cta, offset, box, what)
             bar = barrier_at(w, owner << memory.RANK_BITS | moffset)
             if w.checks and tmap.tensor.mixed and first:
                 for index, wide in box.touched():
                     _note_in(w, tmap.tensor, index, wide, bar, what)
             first = False
-            _copy_in(w, cta, at, bar, what, box.load, _block(offset, box.nbytes, tmap.swizzle))
+            _copy_in(w, cta, at, bar, what, box.load, _block(offset, box))
 
 
 @op
@@ -750,7 +797,7 @@ def tma_store(
     """
     what = "a TMA store"
     for lane, (address, origin, *where) in _issuers(w, mask, what, map_address, source, *coords):
-        box = _box(w, address, where, rows)
+        box = _box(w, address, where, rows, True)
         tmap = box.tmap
         if reduce and tmap.dtype not in _REDUCES[reduce]:
             raise _operands(
@@ -760,7 +807,7 @@ def tma_store(
             )
         rank, offset = _shared_place(w, origin, what)
         cta = w.cluster.ctas[rank]
-        at = _rows(w, cta, offset, box.nbytes, tmap.swizzle, what)
+        at = _rows(w, cta, offset, box, what)
         w.machine.count("tma_store_bytes", box.nbytes)
         w.machine.count("global_store_bytes", box.nbytes)
         tmap.tensor.written = True
@@ -782,9 +829,11 @@ def bulk_store(
 ) -> None:  # fmt: skip
     """``cp.async.bulk`` (or ``cp.reduce``) of ``size`` bytes from shared to global memory.
 
-    ``flush``: sums of float32 flush subnormals (without ``.noftz``); ``kept`` (``.cp_mask``): bit i
-    says whether byte i of every 16 is copied.
+    ``flush``: the instruction does not say ``.noftz``; the ISA has such sums of float32 flush
+    subnormals, and an H200 keeps them all the same. ``kept`` (``.cp_mask``): bit i says whether
+    byte i of every 16 is copied.
     """
+    del flush
     what = "a bulk store"
     several = () if kept is None else (kept,)
     for lane, values in _issuers(w, mask, what, destination, source, size, *several):
@@ -806,7 +855,7 @@ def bulk_store(
             if reduce:
                 raw = _UINT[_SIZES[dtype]]
                 held.view(raw)[...] = combined(
-                    reduce, held.view(raw), come.view(raw), None, dtype, flush
+                    reduce, held.view(raw), come.view(raw), None, dtype, False
                 )
             elif chosen is not None:
                 held[chosen] = come[chosen]

@@ -176,12 +176,13 @@ def register_range(w: Warp, first, count: int, size: int, name: str):
 
 @op
 def to_integer(value, bits: int, signed: bool):
-    """A float as an integer, truncated: ``cvt.rzi``, which saturates, and makes NaN zero."""
+    """A float as an integer, truncated: ``cvt.rzi``, which saturates, and makes NaN zero (of 64
+    bits, the uppermost bit alone: so on an H200)."""
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
     if not isinstance(value, np.ndarray) or not value.ndim:
         number = float(value)
         if number != number:
-            return 0
+            return low if signed and bits == 64 else 1 << 63 if bits == 64 else 0
         return (
             int(min(max(number, low), high)) if abs(number) != np.inf else (low, high)[number > 0]
         )
@@ -192,6 +193,9 @@ def to_integer(value, bits: int, signed: bool):
         kind = np.int64 if signed else np.uint64
         top = wide >= 2.0 ** (63 if signed else 64)
         whole = np.where(top, 0, np.maximum(wide, low)).astype(kind)
+        nan = np.isnan(value)
+        if nan.any():
+            whole = np.where(nan, kind(low if signed else 1 << 63), whole)
         return np.where(top, kind(high), whole)
     return np.clip(wide, low, high).astype(np.int64)
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_gpu.sim.machine import formats
-from mlsys_gpu.sim.machine.arith import _odd, _scalar, _to_f32, numbers16
+from mlsys_gpu.sim.machine.arith import (
+    _canonical,
+    _odd,
+    _saturated,
+    _scalar,
+    _to_f32,
+    numbers16,
+)
 from mlsys_gpu.sim.machine.compute import to_integer, wrap
 from mlsys_gpu.sim.machine.core import op
 from mlsys_gpu.sim.machine.integers import saturated
@@ -28,14 +35,16 @@ def _wide(x, of: str) -> np.ndarray:
 def convert(
     x, into: str, origin: str, mode: str, ftz: bool, sat: bool, relu: bool, satfinite: bool
 ):
-    """One number type to another. Floats become integers within the type's range, NaN becomes 0."""
+    """One number type to another. Floats become integers within the type's range."""
     if origin in _FLOAT:
         wide = _wide(x, origin)
-        if ftz and "f32" in (into, origin):
+        # an H200 flushes no float32 that becomes a float16
+        if ftz and "f32" in (into, origin) and into != "f16":
             wide = np.where(np.abs(wide) < 2.0**-126, np.copysign(0.0, wide), wide)
         if into not in _FLOAT:
             whole = _INTEGRAL[mode or "rzi"](wide)
-            return to_integer(_scalar(whole), int(into[1:]), into[0] == "s")
+            r = to_integer(_scalar(whole), int(into[1:]), into[0] == "s")
+            return _of_nan(r, wide, into) if origin == "f64" or into.endswith("64") else r
         if mode in _INTEGRAL:
             wide, mode = _INTEGRAL[mode](wide), "rn"
     elif into in _FLOAT:
@@ -44,8 +53,22 @@ def convert(
         bits, signed = int(into[1:]), into[0] == "s"
         return saturated(x, bits, signed) if sat else wrap(x, bits, signed)
     if sat:
-        wide = np.clip(np.where(np.isnan(wide), 0.0, wide), 0.0, 1.0)
+        wide = _saturated(wide)
     return _float(wide, into, mode or "rn", relu, satfinite)
+
+
+def _of_nan(r, wide: np.ndarray, into: str):
+    """What NaN becomes where one of the types has 64 bits: the uppermost bit alone (an H200 does
+    so; the ISA says no more than that other floats give 0)."""
+    nan = np.isnan(wide)
+    if not nan.any():
+        return r
+    bits = int(into[1:])
+    top = -(1 << (bits - 1)) if into[0] == "s" else 1 << (bits - 1)
+    if not nan.ndim:
+        return top
+    r = np.asarray(r)
+    return np.where(nan, r.dtype.type(top), r)
 
 
 def _integers(x, into: str, mode: str) -> np.ndarray:
@@ -68,7 +91,7 @@ def _float(wide: np.ndarray, into: str, mode: str, relu: bool, satfinite: bool):
     if into == "f64":
         return _scalar(wide)
     if into == "f32":
-        return _scalar(np.asarray(_to_f32(wide, mode), dtype=np.float32))
+        return _scalar(_canonical(np.asarray(_to_f32(wide, mode), dtype=np.float32)))
     bits = formats.encode(wide, into, mode, satfinite=satfinite, relu=relu).astype(np.uint16)
     return _scalar(bits.view(np.float16) if into == "f16" else bits)
 
@@ -76,8 +99,20 @@ def _float(wide: np.ndarray, into: str, mode: str, relu: bool, satfinite: bool):
 @op
 def convert_tf32(x, mode: str, relu: bool, satfinite: bool):
     """float32 to ``tf32``: 10 bits of mantissa, in the upper bits of a 32-bit register."""
+    if mode == "rna":
+        return _word(_tf32_away(np.asarray(x, dtype=np.float32).view(np.uint32), satfinite))
     bits = formats.encode(_wide(x, "f32"), "tf32", mode, satfinite=satfinite, relu=relu)
     return _word(bits.astype(np.int64) << 13)
+
+
+def _tf32_away(bits: np.ndarray, satfinite: bool) -> np.ndarray:
+    """``cvt.rna.tf32``: half a unit added to the pattern, and the lower bits cut off; of infinities
+    and NaN they are just cut off, so that a NaN may become an infinity (an H200 does so)."""
+    odd = (bits & 0x7F800000) == 0x7F800000
+    r = np.where(odd, bits, bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    if satfinite:
+        r = np.where((r & 0x7FFFFFFF) == 0x7F800000, r & 0x80000000 | np.uint32(0x7F7FE000), r)
+    return r
 
 
 def _word(bits: np.ndarray):

@@ -547,6 +547,16 @@ READINGS = {
             "fence.proxy.async must stand between them (PTX ISA, proxies)"
         ),
     },
+    "accumulation": {
+        "float32": (
+            "tensor cores add products in float32, each sum rounded to nearest, in no given order: "
+            "the last bits of sums that are not exact differ from a GPU's (the ISA leaves it open)"
+        ),
+        "aligned": (
+            "mma.sync and wgmma add a step's products and the accumulator as an H200 does, bit for "
+            "bit: aligned to the largest exponent, cut off 25 bits below it (about 60 times slower)"
+        ),
+    },
     "lane-release": {
         "lanes": (
             "a lane's release (an arrival, or a copy that it issues) covers what its warp's other "
@@ -769,6 +779,7 @@ class Machine:
         self.barriers = barriers  # mbarriers of one CTA that clocks have room for
         self._readings = {name: next(iter(known)) for name, known in READINGS.items()}
         self._readings.update(readings or {})
+        self.aligned_sums = self._readings["accumulation"] == "aligned"
         #: Whether the order that tcgen05.fence gives is followed (row 4 of the clocks).
         self.fences = checks and (
             "tcgen05_fence" in program.source

@@ -94,7 +94,7 @@ def encode(
     values = np.asarray(values, dtype=np.float64)
     nan = np.isnan(values)
     if relu:
-        values = np.where(values < 0, 0.0, values)
+        values = np.where(values < 0, 0.0, values) + 0.0  # -0 too becomes +0
     if mode == "rs" and random is not None:
         number, count = random
         _, exponent = np.frexp(values)

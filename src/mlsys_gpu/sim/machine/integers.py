@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_gpu.sim.machine.compute import tdiv, tmod
 from mlsys_gpu.sim.machine.core import op
 
 
@@ -97,6 +98,18 @@ def mul_high(a, b, bits: int, signed: bool):
 
 
 @op
+def divided(kind: str, a, b):
+    """``div`` and ``rem``. By zero they give all ones, as an H200 does (the ISA leaves it open)."""
+    function = tdiv if kind == "div" else tmod
+    if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+        return function(int(a), int(b)) if b else -1
+    a, b = np.broadcast_arrays(a, b)
+    zero = b == 0
+    r = np.asarray(function(a, np.where(zero, b.dtype.type(1), b)))
+    return np.where(zero, ~r.dtype.type(0), r)
+
+
+@op
 def saturated(value, bits: int, signed: bool):
     """An integer held within the range of a type (``.sat``)."""
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
@@ -173,10 +186,14 @@ def nth_set(mask, base, offset):
 
 @op
 def extract_bits(a, position, length, bits: int, signed: bool):
-    """``bfe``: a field of ``length`` bits from ``position`` on, sign-extended for signed types."""
+    """``bfe``: a field of ``length`` bits from ``position`` on, sign-extended for signed types.
+
+    The ISA takes position and length modulo 256; of 64 bits, an H200 takes them as they are.
+    """
+    most = 0xFF if bits == 32 else 0xFFFFFFFF
 
     def one(x: int, position: int, length: int) -> int:
-        position, length = position & 0xFF, length & 0xFF
+        position, length = min(position & most, 256), min(length & most, 256)
         word = x & ((1 << bits) - 1)
         field = word >> position & ((1 << length) - 1)
         if signed and length:
@@ -191,10 +208,14 @@ def extract_bits(a, position, length, bits: int, signed: bool):
 
 @op
 def insert_bits(a, b, position, length, bits: int):
-    """``bfi``: the lowest ``length`` bits of ``a`` put into ``b`` from ``position`` on."""
+    """``bfi``: the lowest ``length`` bits of ``a`` put into ``b`` from ``position`` on.
+
+    The ISA takes position and length modulo 256; of 64 bits, an H200 takes them as they are.
+    """
+    most = 0xFF if bits == 32 else 0xFFFFFFFF
 
     def one(a: int, b: int, position: int, length: int) -> int:
-        position, length = position & 0xFF, length & 0xFF
+        position, length = min(position & most, 256), min(length & most, 256)
         mask = ((1 << length) - 1) << position
         return (b & ~mask) | (a << position & mask)
 

@@ -6,8 +6,8 @@ a loop runs as a slice its turns are a second axis, behind the lanes: ``loop`` i
 are.
 
 Numerics: products are exact in float32, and are added in float32, in no documented order; fp16
-results are rounded once per instruction. On an H200 all forms gave the same bits as here, denormals
-and infinities included, but for the last two bits of float32 sums that are not exact.
+results are rounded once per instruction. The reading ``accumulation: aligned`` adds them as an H200
+does, bit for bit (:mod:`.sums`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import access, memory
+from mlsys_gpu.sim.machine import access, memory, sums
 from mlsys_gpu.sim.machine.core import Cta, Stop, Warp, op
 from mlsys_gpu.sim.machine.numerics import INTEGER_POISON, POISON, bf16_to_f32
 
@@ -43,7 +43,9 @@ def mma_sync(
     w.machine.count("mma_sync_instructions", turns)
     w.machine.count("mma_flop", 2 * 16 * 8 * k * turns)
     addend = c.view(np.float16 if half else np.float32)
-    if loop is None:
+    if w.machine.aligned_sums:
+        total = _aligned(a, b, addend, k, dtype, half, loop)
+    elif loop is None:
         left = _floats(a, dtype).reshape(-1).take(_rows_of_a(k))
         product = left @ _floats(b, dtype).reshape(8, k).T
         total = product.reshape(-1).take(_FRAGMENT_OF_D) + addend
@@ -71,6 +73,24 @@ def _rows_of_a(k: int) -> np.ndarray:
 
 #: Where the elements of a fragment of D, ``[32, 4]``, stand in the matrix ``[16, 8]``.
 _FRAGMENT_OF_D = np.arange(128).reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(32, 4)
+
+
+def _aligned(a, b, addend, k: int, dtype: str, half: bool, loop: int | None) -> np.ndarray:
+    """``A @ B + C`` added as an H200 does, as fragments."""
+    turns = 1 if loop is None else loop
+    left = _floats(a, dtype).reshape(32, -1, k // 2)
+    right = _floats(b, dtype).reshape(32, -1, k // 4)
+    held = addend.reshape(32, -1, 4)
+    result = np.empty((32, turns, 4), np.float16 if half else np.float32)
+    of = "bfloat16" if dtype == "bfloat16" else "float16"
+    for turn in range(turns):
+        x, y, z = (v[:, turn if v.shape[1] > 1 else 0] for v in (left, right, held))
+        matrix = np.empty(128, np.float32)
+        matrix[_FRAGMENT_OF_D] = z
+        one = np.ascontiguousarray(x).reshape(-1).take(_rows_of_a(k))
+        product = sums.step(one, y.reshape(8, k).T, matrix.reshape(16, 8), of, half)
+        result[:, turn] = product.reshape(-1).take(_FRAGMENT_OF_D)
+    return result[:, 0] if loop is None else result
 
 
 def _products(a: np.ndarray, b: np.ndarray, k: int, dtype: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import access, descriptors
+from mlsys_gpu.sim.machine import access, descriptors, sums
 from mlsys_gpu.sim.machine.barriers import uniform
 from mlsys_gpu.sim.machine.clocks import (
     stamp,
@@ -796,7 +796,9 @@ def _chain(group: Warpgroup, chain: list[tuple[int, Product]]) -> Callable[[], N
         for other in [k for k, m in group.matrices.items() if k != name and _shared(m.views, head)]:
             _store_back(group, other)
         matrix = _accumulator(group, head, name, what) if head.accumulate else None
-        if head.half:
+        if w.machine.aligned_sums:
+            matrix = sums.steps(a, b, matrix, head.dtype, head.half)
+        elif head.half:
             matrix = _rounded_steps(a, b, matrix)
         elif matrix is None:
             matrix = a @ b

@@ -1,0 +1,140 @@
+"""How the simulator's outputs differ from those of the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import Kept, all_cases, digest, kept, sampled, source_hash
+from .case import Case
+from .units import Rule, rule_of
+
+#: Exponent and mantissa bits.
+FORMATS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "tf32": (8, 23), "f64": (11, 52)}
+
+
+@dataclass
+class Difference:
+    """Elements compared, those whose bits differ, and among these NaN of other bits; the largest
+    distance of the others in units in the last place (-1: a NaN on one side alone, zeros of two
+    signs, other integers); and how many the form's rule, or its absence, does not allow."""
+
+    elements: int
+    differ: int
+    nan: int
+    units: int
+    beyond: int
+
+    @property
+    def within(self) -> bool:
+        return not self.beyond
+
+
+def parts(values: np.ndarray, form: str) -> tuple[np.ndarray, str]:
+    """Elements as unsigned integers, packed ones taken apart, and their format."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    bits = flat.view(f"u{flat.itemsize}")
+    if form == "f64":
+        return bits.view(np.uint64), form
+    if form.endswith("x2") and form[:-2] in FORMATS:
+        return bits.view(np.uint16), form[:-2]
+    return bits, form
+
+
+def _place(bits: np.ndarray, form: str) -> np.ndarray:
+    """Numbers of a format in their order: neighbours are 1 apart, the two zeros equal."""
+    exponent, mantissa = FORMATS[form]
+    sign = 1 << (exponent + mantissa)
+    size = (bits & bits.dtype.type(sign - 1)).astype(object if form == "f64" else np.int64)
+    return np.where(bits & bits.dtype.type(sign), -size, size)
+
+
+def is_nan(bits: np.ndarray, form: str) -> np.ndarray:
+    exponent, mantissa = FORMATS[form]
+    largest = ((1 << exponent) - 1) << mantissa
+    return (bits & bits.dtype.type((1 << (exponent + mantissa)) - 1)) > largest
+
+
+def difference(
+    ours: np.ndarray, theirs: np.ndarray, form: str, rule: Rule | None = None
+) -> Difference:
+    """Outputs of one form, ``form`` being the format of their elements."""
+    a, kind = parts(ours, form)
+    b, _ = parts(theirs, form)
+    unequal = a != b
+    count = int(unequal.sum())
+    if kind not in FORMATS:
+        return Difference(a.size, count, 0, -1 if count else 0, count)
+    both = is_nan(a, kind) & is_nan(b, kind)
+    one = is_nan(a, kind) ^ is_nan(b, kind)
+    other = unequal & ~both
+    nan, units, beyond = int((unequal & both).sum()), 0, 0
+    if other.any():
+        units = int(np.abs(_place(a[other], kind) - _place(b[other], kind)).max())
+        if one.any() or not units:  # a number and no number, or zeros of two signs
+            units = -1
+    if rule is None:
+        beyond = count
+    elif count:
+        beyond = 0 if rule.nan else nan
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(_number(a, kind) - _number(b, kind))
+        distance = np.abs(_place(a, kind) - _place(b, kind))
+        near = ((distance <= rule.units) & (distance > 0)) | (apart <= rule.absolute)
+        beyond += int((other & (one | ~near)).sum())
+    return Difference(a.size, count, nan, units, beyond)
+
+
+def _number(bits: np.ndarray, form: str) -> np.ndarray:
+    if form == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    kind = {"f16": np.float16, "f64": np.float64}.get(form, np.float32)
+    return bits.view(kind).astype(np.float64)
+
+
+#: The reading under which products are compared bit for bit.
+READINGS = {"accumulation": "aligned"}
+
+
+def case_differences(case: Case, held: Kept) -> Iterator[tuple[str, Difference, bool]]:
+    """For each form of a case how the simulator differs from what is kept, and whether all of it
+    agrees where a sample is kept.
+
+    Raises AssertionError where the simulator reports a finding.
+    """
+    report, results = case.simulate(readings=READINGS)
+    assert not report.findings, report
+    for form, theirs, whole in held.forms(case, results):
+        ours = results[form]
+        mine = sampled(case.family, form, ours)
+        found = difference(mine, theirs, case.formats.get(form, ""), rule_of(form))
+        yield form, found, int(digest(ours)) == whole
+
+
+def summary(families: Sequence[str] = (), details: bool = False) -> str:
+    """A table: families, forms, elements, and how many forms agree bit for bit or within units."""
+    rows: dict[str, list[int]] = {}
+    lines = []
+    for case in all_cases(families):
+        held = kept(case.family)
+        if held is None or held.sources.get(case.name) != source_hash(case):
+            lines.append(f"{case.name}: no outputs of this kernel are kept")
+            continue
+        row = rows.setdefault(case.family, [0, 0, 0, 0, 0, 0])
+        row[0] += 1
+        for form, found, _ in case_differences(case, held):
+            row[1] += 1
+            row[2] += found.elements
+            row[3] += not found.differ
+            row[4] += bool(found.differ) and found.within
+            row[5] += not found.within
+            if details and found.differ:
+                lines.append(f"{form}: {found}{'' if found.within else '  NOT WITHIN'}")
+    head = f"{'family':30} {'kernels':>8} {'forms':>6} {'elements':>9} {'bit for bit':>11}"
+    lines += ["", f"{head} {'within units':>12} {'not':>5}"]
+    rows["all"] = [sum(r[i] for r in rows.values()) for i in range(6)]
+    for family, r in rows.items():
+        lines.append(f"{family:30} {r[0]:8} {r[1]:6} {r[2]:9} {r[3]:11} {r[4]:12} {r[5]:5}")
+    return "\n".join(lines)
