@@ -554,7 +554,8 @@ def debug(
 
     Commands come from the terminal, or from a pipe (one a line). help lists them; the most used
     are break, continue, step, next (barrier), vars, print, smem, tmem, barriers, waits, warp, list
-    and quit. For example:
+    and quit. The exit status is 1 where the run ended with a wrong number or a finding, or a
+    command from a pipe could not be done. For example:
 
     printf 'until Tx.gemm_async warp 0\\nsmem As\\nquit\\n' | mlsys-gpu debug gemm --step 3
     """
@@ -584,12 +585,14 @@ def debug(
         raise BadUse(f"--break {where}: {error}.") from error
     if breaks:
         session.cont()
-    shell.Shell(session, None if sys.stdin.isatty() else sys.stdin, sys.stdout).cmdloop()
+    commands = shell.Shell(session, None if sys.stdin.isatty() else sys.stdin, sys.stdout)
+    commands.cmdloop()
+    failed = commands.failed and not commands.interactive  # nobody was there to try again
     if not session.finished:
-        return RIGHT
+        return WRONG if failed else RIGHT
     outcome = verification.compare_gemm(A, B, D)
     print(outcome)
-    return RIGHT if outcome.ok and not session.report.findings else WRONG
+    return RIGHT if outcome.ok and not session.report.findings and not failed else WRONG
 
 
 # ------------------------------------------------------------------------------------------ bench

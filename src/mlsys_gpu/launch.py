@@ -34,6 +34,12 @@ ALIGNMENT = 16
 # ------------------------------------------------------------------------------------- arguments
 
 
+def _a(value: Any) -> str:
+    """The name of a value's type with its article: ``a list``, ``an int``."""
+    name = type(value).__name__
+    return f"an {name}" if name[:1].lower() in tuple("aeiou") else f"a {name}"
+
+
 @dataclass(frozen=True)
 class _Argument:
     """What there is to know about one array, whichever library it came from."""
@@ -55,8 +61,7 @@ class _Argument:
 
         if not isinstance(array, np.ndarray):
             raise ArgumentError(
-                f"{label} is a {type(array).__name__}, but kernels take NumPy arrays and torch "
-                "tensors"
+                f"{label} is {_a(array)}, but kernels take NumPy arrays and torch tensors"
             )
         return cls(
             array=array,
@@ -73,7 +78,7 @@ class _Argument:
         import torch
 
         if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"{label} is a {type(tensor).__name__}, but kernels take tensors")
+            raise ArgumentError(f"{label} is {_a(tensor)}, but kernels take tensors")
         if tensor.device.type not in ("cpu", "cuda"):
             raise ArgumentError(
                 f"{label} is on {tensor.device}, but kernels run on CUDA devices and, simulated, "
@@ -356,7 +361,8 @@ def debug(
 
     Raises:
         ArgumentError: an array that the kernel cannot take, before anything runs.
-        DebugError: ``at``, ``warp`` or ``cta`` do not exist.
+        DebugError: ``at``, ``warp`` or ``cta`` do not exist. Where they do and nobody comes there,
+            the session stands at the end of the run and says so.
     """
     checked = _checked(kernel, arrays)
     if checked.gpu is not None:

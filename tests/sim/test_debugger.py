@@ -17,7 +17,7 @@ from mlsys_gpu import sim
 from mlsys_gpu.kernels import gemm
 from mlsys_gpu.sim import layouts
 from mlsys_gpu.sim.debugger import DebugError, Session, debug
-from mlsys_gpu.sim.inspect_state import UNWRITTEN
+from mlsys_gpu.sim.inspect_state import UNWRITTEN, shown
 from mlsys_gpu.sim.shell import Shell, place
 from mlsys_gpu.verification import gemm_inputs, poisoned
 
@@ -703,11 +703,88 @@ def test_a_deadlock_can_be_looked_at():
 def test_tensors(step3):
     session, A, _, D = step3
     assert np.array_equal(session.tensor("A").values, A)
+    assert session.tensor("A").note == "as it was passed: nothing has written it so far"
     assert session.tensor("D").note == "not written so far"
     with pytest.raises(DebugError, match="there are A, B, D"):
         session.tensor("E")
     session.finish()
     assert np.array_equal(session.tensor("D").values, D)
+
+
+def test_a_tensor_that_the_kernel_does_not_write(ring):
+    assert ring.tensor("A").note == "an input: the kernel writes nothing into it"
+    assert ring.tensor("D").note == "not written so far"
+
+
+def test_elements_of_buffers_and_tensors_in_expressions(ring):
+    A = ring.tensor("A").values
+    ring.run_until("D[r, lane] =", when="r == 4")
+    assert ring.print("rows[1, 3]") == A[4, 3]
+    assert np.array_equal(ring.print("A[r, lane] - rows[s]"), np.zeros(32))
+    assert ring.print("rows[s, lane][5]") == A[4, 5]
+    with pytest.raises(DebugError, match="full_buf holds mbarriers"):
+        ring.print("full[0]")
+    with pytest.raises(DebugError, match=r"rows\[9, 9\]: index 9 is out of bounds"):
+        ring.print("rows[9, 9]")
+
+
+def test_elements_of_tensor_memory_in_expressions(step3):
+    session, *_ = step3
+    session.run_until("Tx.cast(out", warp=3)
+    assert session.print("acc[96, 5] - regs[0, 5]") == 0
+    assert session.print("As[0, 3]") == session.smem("As")[0, 3]
+
+
+def test_names_of_what_was_folded_away():
+    with debug(debugged.transpose(64, 96), *transposed()) as session:
+        session.run_until("tile[row, col] =")
+        words = r"no variable 'm0' .*At debugged\.py:29, 'm0 = T.meta_var\(bm \* TILE\)' gives a"
+        with pytest.raises(DebugError, match=words):
+            session.print("m0 + 1")
+        with pytest.raises(DebugError, match=words):
+            session.break_at("tile[row, col] =", when="m0 == 32")
+        session.step()
+        with pytest.raises(DebugError, match=r"'row' is set .*; there are bm, bn, tid, col, j$"):
+            session.variables["row"]
+
+
+def test_a_stop_shows_its_line(ring):
+    stop = ring.run_until("full.arrive")
+    line = "debugged.py:66 | full.arrive(s)"
+    assert repr(stop) == f"{stop.text}\n  {line}"
+    assert ring.step().location is not None
+    assert "| s = r % STAGES" in repr(ring.stop)
+    page = ring.stop._repr_html_()
+    assert "mg-debug" in page
+    assert "s = r % STAGES" in page
+    assert repr(ring.run_until(finding=True)) == ring.stop.text  # the end has no line
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (np.array([[0.1997, -2.711, 0.00391]], np.float16), "[[ 0.200 -2.711  0.004]]"),
+        (np.array([[1, 2], [3, 4096]], np.float32), "[[   1.    2.]\n [   3. 4096.]]"),
+        (np.array([[0.5, np.nan], [1.25, -3]], np.float32), "[[ 0.50   nan]\n [ 1.25 -3.00]]"),
+        (np.array([[1.5, 2.5e-6]], np.float32), "[[1.5000e+00 2.5000e-06]]"),
+        (np.array([[2.5e-6 * 0, np.inf]], np.float32), "[[ 0. inf]]"),
+        (np.array([[1, -20]], np.int32), "[[  1 -20]]"),
+        (np.zeros((0, 4), np.float32), "[]"),
+    ],
+)
+def test_numbers_have_one_precision(values, text):
+    assert shown(values) == text
+
+
+def test_a_row_of_a_tile_is_a_line():
+    numbers = np.random.default_rng(0).standard_normal((128, 64))
+    for dtype in (np.float16, np.float32, np.float64):
+        for rows in (numbers.astype(dtype), numbers[:2, :32].astype(dtype)):
+            lines = shown(rows).splitlines()
+            assert len(lines) == min(len(rows), 9)
+            assert {line.count("...") for line in lines} <= {1, 0}
+            assert max(len(line) for line in lines) <= 96
+            assert "e" not in shown(rows[:, :8])
 
 
 # ------------------------------------------------------------------------------ its life
@@ -757,6 +834,7 @@ def test_a_closed_or_ended_session_says_so(step3):
     session, *_ = step3
     session.finish()
     assert session.stop.reason == "end"
+    assert repr(session.variables) == "no variables: the kernel has run to its end"
     with pytest.raises(DebugError, match="has run to its end"):
         session.cont()
     session.restart()
@@ -765,6 +843,9 @@ def test_a_closed_or_ended_session_says_so(step3):
         session.step()
     with pytest.raises(DebugError, match="no report before the end"):
         session.report
+    with pytest.raises(DebugError, match="closed before the end of the run: restart"):
+        session.finish()  # does not lead back to itself
+    assert repr(session.variables) == "no variables: the session is closed"
 
 
 def test_errors_of_the_kernel_reach_the_caller():
@@ -923,6 +1004,24 @@ def test_a_shell(step3):
         session.step()
 
 
+def test_a_shell_names_commands_as_they_are_typed(ring):
+    text = typed(
+        ring, "barriers full", "barriers the CTA barrier", "barriers rows", "report",
+        "break nowhere", "finish", "step", "vars", "barriers full[1]",
+    )  # fmt: skip
+    for words in (
+        "\nfull: not initialised yet\n",
+        "\nthe CTA barrier: not reached yet\n",
+        "error: rows is no barrier; there are empty_buf, full_buf, the CTA barrier",
+        "error: there is no report before the end of the run: finish goes there",
+        "error: no line of the kernel contains 'nowhere' (list shows them)",
+        "error: the kernel has run to its end: restart runs it again",
+        "no variables: the kernel has run to its end",
+    ):
+        assert words in text, words
+    assert re.search(r"full_buf\[1\] +\(0, 0\) +3 ", text)
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
@@ -955,6 +1054,10 @@ def test_the_command(monkeypatch, capsys):
     assert "(warp 1, CTA 0,0) until Tx.gemm_async warp 0" in shown
     assert "As: float16 [128 x 64]" in shown
     assert shown.rstrip().endswith("of its bound")
+    for wrong in ("smem Nothing\nquit\n", "nonsense\n", "smem Nothing\ncontinue\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(wrong))
+        assert main(asked) == 1
+    capsys.readouterr()
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert main([*asked, "--break", "nowhere"]) == 2
     assert "no line of the kernel contains 'nowhere'" in capsys.readouterr().err

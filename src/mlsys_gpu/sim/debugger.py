@@ -25,7 +25,7 @@ import copy
 import re
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -168,22 +168,30 @@ class Listing(list[dict[str, Any]]):
 class Variables(dict[str, Any]):
     """A warp's variables: name to value (a number, or an array whose first axis is the lane).
 
-    ``details`` has the same as :class:`~mlsys_gpu.sim.inspect_state.Variable`, with dtypes.
+    ``details`` has the same as :class:`~mlsys_gpu.sim.inspect_state.Variable`, with dtypes;
+    ``none`` says why there are none; ``folded`` gives a sentence on a name that is no variable.
     """
 
-    def __init__(self, where: str, details: dict[str, Variable]):
+    def __init__(
+        self,
+        where: str,
+        details: dict[str, Variable],
+        none: str = "",
+        folded: Callable[[str], str] = lambda name: "",
+    ):
         super().__init__({name: v.value for name, v in details.items()})
-        self.where, self.details = where, details
+        self.where, self.details, self.folded = where, details, folded
+        self.none = none or f"no variables yet where {where} stands"
 
     def __missing__(self, name: str) -> Any:
+        there = f"there are {', '.join(self)}" if self else self.none
         raise DebugError(
-            f"no variable {name!r} is set where {self.where} stands; there are "
-            + (", ".join(self) or "none yet")
+            f"no variable {name!r} is set where {self.where} stands; {there}{self.folded(name)}"
         )
 
     def __repr__(self) -> str:
         if not self:
-            return f"no variables yet where {self.where} stands"
+            return self.none
         lines = []
         for variable in self.details.values():
             text = str(variable).splitlines()
@@ -924,7 +932,7 @@ class Session:
                 raise DebugError(
                     f"phases count from 0: phase is a non-negative integer, got {phase!r}"
                 )
-            one.kind, one.barrier, one.phase = "barrier", self._barrier(barrier), phase
+            one.kind, one.barrier, one.phase = "barrier", self.barrier_name(barrier), phase
             one.place = (
                 f"phase {phase} of {barrier}" if phase is not None else f"phases of {barrier}"
             )
@@ -1021,7 +1029,7 @@ class Session:
         else:
             chosen = [(i, p) for i, p in places if text and text in p.text]
             if not chosen:
-                raise DebugError(f"no line of the kernel contains {text!r} (list shows them)")
+                raise DebugError(f"no line of the kernel contains {text!r} (source() shows them)")
         lines = list(dict.fromkeys(str(p) for _, p in chosen))
         shown = ", ".join(lines[:3]) + (", …" if len(lines) > 3 else "")
         # where both a call and a line of what it calls are meant, each of the latter stops
@@ -1045,8 +1053,8 @@ class Session:
                 counts[file] = counts.get(file, 0) + 1
         return max(counts, key=lambda f: counts[f]) if counts else ""
 
-    def _barrier(self, name: str) -> str:
-        """A barrier's name as the machine spells it."""
+    def barrier_name(self, name: str) -> str:
+        """A barrier's name as :attr:`barriers` spells it; :class:`DebugError` if there is none."""
         name = name.strip()
         named = re.fullmatch(r"(?:named barrier|bar|named) *(\d+)", name)
         if named:
@@ -1175,6 +1183,11 @@ class Session:
         return self._run.done and self._run.report is not None
 
     def _finished(self) -> Report:
+        if self._run.report is None and self._run.closing:
+            raise DebugError(
+                "there is no report before the end of the run, and the session was closed before "
+                "it: restart() runs the kernel again"
+            )
         if self._run.report is None:
             raise DebugError("there is no report before the end of the run: finish() goes there")
         return self._run.report
@@ -1199,17 +1212,42 @@ class Session:
         A scalar that all lanes share is a number; one that differs has shape ``[32]``; registers
         are ``[32, n]``. bfloat16 is shown as float32.
         """
-        where = _who(self.selected)
-        return Variables(where, inspect_state.variables(self.program, self.selected))
+        where, none = _who(self.selected), ""
+        if self._run.closing:
+            none = "no variables: the session is closed"
+        elif self._run.done:
+            none = "no variables: the kernel has run to its end"
+        elif self.selected.exited:
+            none = f"no variables: {where} has exited"
+        found = inspect_state.variables(self.program, self.selected)
+        return Variables(where, found, none, self._folded)
 
     def print(self, expression: str) -> Any:
-        """The value of a variable, or of an expression over variables such as ``acc[0, 3] * 2``."""
+        """The value of a variable, or of an expression such as ``acc[0, 3] * 2``.
+
+        Buffers and tensors stand for their values as :meth:`smem`, :meth:`tmem`, :meth:`tile` and
+        :meth:`tensor` show them: ``As[0, 3]``, ``A[r, lane]``.
+        """
         values = self.variables
         tree = parsed(expression)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name):
-                values[node.id]
-        return evaluate(tree, values)
+        found = {name: self._named(name, values) for name in sorted(_names(tree))}
+        return evaluate(tree, found)
+
+    def _named(self, name: str, values: Variables) -> Any:
+        """The value that a name has in an expression."""
+        if name in values:
+            return values[name]
+        program, machine = self.program, self._run.machine
+        shared = inspect_state.shared_names(program)
+        if machine is not None and name in [t.name for t in machine.tensors]:
+            return self.tensor(name).values
+        if inspect_state.called(name, shared) in shared:
+            return self.smem(name).values
+        if name in inspect_state.tensor_memory_names(program):
+            return self.tmem(name).values
+        if any(view[:2] == [name, "local"] for view in program.views):
+            return self.tile(name).values
+        return values[name]  # says what there is
 
     def smem(self, name: str, stage: int | None = None, cta: Any = None) -> Tile:
         """A buffer in shared memory as its logical matrix, through its layout.

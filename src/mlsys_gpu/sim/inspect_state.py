@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,15 +38,37 @@ class DebugError(ValueError):
 
 
 def shown(array: np.ndarray, edge: int = 4) -> str:
-    """An array in a terminal: its corners, numbers in few digits."""
+    """An array in a terminal: its corners, all numbers in the same few digits, a row in a line."""
+    corners = array
+    for axis, size in enumerate(array.shape):
+        if size > 2 * edge:
+            kept = [*range(edge), *range(size - edge, size)]
+            corners = np.take(corners, kept, axis=axis)
+    floats = array.dtype.kind == "f"
+    text = _number_format(corners if array.ndim > 1 else array) if floats else str
+    width = max((len(text(v)) for v in corners.flat), default=1)
+    rows_fit = array.ndim < 2 or array.shape[-1] * (width + 1) <= 96
     return np.array2string(
         array,
-        threshold=64,
+        threshold=64 if rows_fit else 0,
         edgeitems=edge,
-        max_line_width=96,
-        precision=5,
-        suppress_small=False,
+        max_line_width=96 if array.ndim < 2 else 120,
+        formatter={"float_kind": lambda v: text(v).rjust(width)} if floats else None,
     )
+
+
+def _number_format(array: np.ndarray) -> Callable[[Any], str]:
+    """How to write the numbers of an array: with one precision, and exponents only where a number
+    would be long, or read as zero."""
+    sizes = np.abs(array[np.isfinite(array)].astype(np.float64))
+    sizes = sizes[sizes > 0]
+    most = float(sizes.max()) if sizes.size else 1.0
+    figures = 5 if array.itemsize < 4 else 6
+    places = min(5, max(1, figures - 1 - math.floor(math.log10(most)) - (most >= 1)))
+    if most >= 1e7 or (sizes.size and float(sizes.min()) < 0.5 * 10**-places):
+        return lambda value: f"{value:.{figures - 2}e}"
+    enough = next(n for n in range(places + 1) if (sizes.round(n) == sizes.round(places)).all())
+    return lambda value: f"{value:.{enough}f}" + "." * (not enough and bool(np.isfinite(value)))
 
 
 def as_numbers(raw: np.ndarray, dtype: str) -> np.ndarray:
@@ -735,5 +757,13 @@ def tensor(machine: Machine, name: str) -> Tile:
     index = names.index(name)
     held, (_, shape, dtype) = machine.tensors[index], machine.program.params[index]
     raw = held.data[: held.nbytes].reshape(*shape, held.itemsize)
-    note = "" if held.written else "not written so far"
-    return Tile(name, "global memory", dtype, as_numbers(raw, dtype).copy(), note=note)
+    values = as_numbers(raw, dtype).copy()
+    written = machine.program.written
+    note = ""
+    if written is not None and index not in written:
+        note = "an input: the kernel writes nothing into it"
+    elif not held.written:
+        # which tensors are inputs alone is not always known: what holds numbers may be one
+        blank = values.dtype.kind == "f" and bool(np.isnan(values).all())
+        note = "not written so far" if blank else "as it was passed: nothing has written it so far"
+    return Tile(name, "global memory", dtype, values, note=note)

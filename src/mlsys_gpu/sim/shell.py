@@ -30,6 +30,7 @@ Stopping
       barrier full[1] 3      phase 3 of a barrier is complete (any phase if left out)
       finding [CODE]         a finding
                          then, if wanted: warp N   cta X,Y   if k == 3
+                         (if lane == 4: where it is so for any lane)
   breaks                 the breakpoints
   clear [N]              remove breakpoint N, or all
 Looking
@@ -38,7 +39,7 @@ Looking
   warps                  where all warps of the cluster stand
   list [LINE]            source around the warp's line, or around LINE
   vars                   the warp's variables
-  print EXPR             a variable, or an expression: print acc[0, 3] * 2
+  print EXPR             a variable or an element, or an expression: print As[0, 3] * 2
   smem NAME [STAGE]      a buffer in shared memory, as its logical matrix
   tmem COL|NAME [N]      N columns of tensor memory from COL on, or a named buffer
   tile NAME              a view of registers that several warps share
@@ -69,6 +70,7 @@ class Shell(cmd.Cmd):
     ):
         super().__init__(stdin=stdin, stdout=stdout)
         self.session = session
+        self.failed = False  # whether a command could not be done
         self.interactive = stdin is None and sys.stdin.isatty()
         self.use_rawinput = self.interactive
 
@@ -107,14 +109,14 @@ class Shell(cmd.Cmd):
             return True
         command: Callable[[str], None] | None = getattr(self, f"do_{word}", None)
         if command is None:
+            self.failed = True
             self.say(f"no command {word!r}: help lists them")
             return False
         try:
             command(rest.strip())
-        except DebugError as error:
-            self.say(f"error: {error}")
-        except ArithmeticError as error:  # the kernel's own: it divides by zero, say
-            self.say(f"error: {error}")
+        except (DebugError, ArithmeticError) as error:  # the latter is the kernel's own
+            self.failed = True
+            self.say(f"error: {_as_typed(str(error))}")
         return False
 
     def emptyline(self) -> bool:
@@ -230,8 +232,13 @@ class Shell(cmd.Cmd):
     def do_barriers(self, text: str) -> None:
         rows = self.session.barriers
         if text:
-            kept = [r for r in rows if text in (r["barrier"], r["barrier"].partition("[")[0])]
-            rows = Listing(rows.title, kept, f"none is called {text!r}")
+            name = self.session.barrier_name(text)
+            kept = [r for r in rows if name in (r["barrier"], r["barrier"].partition("[")[0])]
+            if not kept:
+                reached = name.startswith(("the ", "named "))
+                self.say(f"{text}: not {'reached' if reached else 'initialised'} yet")
+                return
+            rows = Listing(rows.title, kept)
         self.say(rows)
 
     def do_waits(self, text: str) -> None:
@@ -245,6 +252,17 @@ class Shell(cmd.Cmd):
 
     def do_help(self, arg: str) -> None:
         self.say(_HELP)
+
+
+#: What texts of a session call methods, as it is typed here.
+_TYPED = {"cont()": "continue", "source()": "list"}
+
+
+def _as_typed(text: str) -> str:
+    """A session's text with this shell's commands in place of its methods."""
+    return re.sub(
+        r"\b(?:cont|source|finish|restart)\(\)", lambda m: _TYPED.get(m[0], m[0][:-2]), text
+    )
 
 
 def place(text: str) -> dict[str, Any]:
