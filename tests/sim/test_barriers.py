@@ -536,3 +536,18 @@ def test_remote_arrivals(schedule):
     )
     assert not report.findings, report
     assert report.counters["passed"] == 2
+
+
+@pytest.mark.parametrize("parity", [2, 3, -1])
+def test_a_parity_is_one_bit(parity):
+    report = warps.run(
+        f"""
+        mbarrier_init(w, SB, 1)
+        mbarrier_arrive(w, SB, mask=True)
+        mbarrier_arrive(w, SB, mask=True)
+        await mbarrier_wait(w, SB, {parity})
+        """
+    )
+    finding = next(f for f in report.findings if "a parity is 0 or 1" in f.message)
+    assert (finding.code, finding.location.line) == ("barrier-parity", 4)
+    assert f"parity {parity} of" in finding.message

@@ -702,6 +702,19 @@ def _each_lane(w: Warp, mask, operands, ask: Callable[..., bool]):
     return answers
 
 
+def _parity(w: Warp, barrier: MBarrier, parity: int) -> int:
+    """The parity that a wait asks for, which must be 0 or 1 (PTX ISA, "mbarrier.test_wait")."""
+    if w.checks and parity & ~1:
+        w.machine.report(
+            "barrier-parity",
+            w,
+            f"{w.name()} waits for phase parity {parity} of {barrier.name()}: a parity is 0 or 1",
+            memory=barrier.name(),
+            fix="pass the last bit of a phase counter (phase & 1), or flip a bit (phase ^ 1)",
+        )
+    return parity & 1
+
+
 @op
 def mbarrier_test(w: Warp, address, parity, mask=None, relaxed: bool = False):
     """``mbarrier.test_wait.parity``: whether the phase of this parity has completed."""
@@ -712,7 +725,8 @@ def mbarrier_test(w: Warp, address, parity, mask=None, relaxed: bool = False):
 
 
 def _test(w: Warp, address: int, parity: int, relaxed: bool) -> bool:
-    barrier, parity = barrier_at(w, address), parity & 1
+    barrier = barrier_at(w, address)
+    parity = _parity(w, barrier, parity)
     if w.checks:
         barrier.in_turn(w, parity)
     if (barrier.phase & 1) == parity:
@@ -762,7 +776,8 @@ def mbarrier_wait(w: Warp, address, parity, mask=None):
     """
     w.wait_mask = mask
     barrier = barrier_at(w, address)
-    parity = (parity if isinstance(parity, int) else int(uniform(w, parity, "a phase parity"))) & 1
+    parity = parity if isinstance(parity, int) else int(uniform(w, parity, "a phase parity"))
+    parity = _parity(w, barrier, parity)
     if w.checks:
         barrier.in_turn(w, parity)
     if (barrier.phase & 1) != parity:
