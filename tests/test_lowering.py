@@ -41,16 +41,62 @@ def test_architecture_from_the_argument_the_target_and_the_instructions():
     hopper, blackwell = (step(1, arch).build(128, 128, 64) for arch in ("hopper", "blackwell"))
     assert lowering.arch_of(hopper) == "sm_90a"
     assert lowering.arch_of(blackwell) == "sm_100a"
-    assert lowering.arch_of(hopper, "blackwell") == "sm_100a"
-    assert lowering.arch_of(hopper, "sm_120a") == "sm_120a"
+    assert lowering.arch_of(hopper, "hopper") == lowering.arch_of(hopper, "sm_90a") == "sm_90a"
+    for other in ("sm_100a", "sm_100f", "sm_103a", "sm_110a"):
+        assert lowering.arch_of(blackwell.without_attr("target"), other) == other
+    assert lowering.arch_of(plain(), "blackwell") == "sm_100a"
+    assert lowering.arch_of(plain(), "sm_120a") == "sm_120a"
     assert lowering.arch_of(hopper.without_attr("target")) == "sm_90a"
     assert lowering.arch_of(blackwell.without_attr("target")) == "sm_100a"
     assert lowering.arch_of(plain()) == "sm_90a"
 
 
-def test_an_unknown_architecture_is_an_error():
-    with pytest.raises(ValueError, match="unknown architecture 'volta'"):
-        lowering.arch_of(plain(), "volta")
+@pytest.mark.parametrize("arch", ["volta", "", "sm_", "sm_90 a", 90, 9.0, ["sm_90a"], b"sm_90a"])
+def test_an_unknown_architecture_is_an_error(arch):
+    said = re.escape(f"unknown architecture {arch!r}: name hopper, blackwell, or an sm_")
+    with pytest.raises(ValueError, match=said):
+        lowering.arch_of(plain(), arch)
+
+
+@pytest.mark.parametrize(
+    ("of", "given", "said"),
+    [
+        ("hopper", "sm_80", "uses wgmma, which sm_80 lacks: it exists on sm_90a"),
+        ("hopper", "sm_90", "uses wgmma, which sm_90 lacks: it exists on sm_90a"),
+        ("hopper", "blackwell", "uses wgmma, which sm_100a lacks: it exists on sm_90a"),
+        ("blackwell", "hopper", "uses tcgen05, which sm_90a lacks: it exists on sm_100a"),
+        ("blackwell", "sm_100", "uses tcgen05, which sm_100 lacks: it exists on sm_100a"),
+        ("blackwell", "sm_120a", "uses tcgen05, which sm_120a lacks: it exists on sm_100a"),
+    ],
+)
+def test_an_architecture_without_the_kernels_instructions(of, given, said):
+    func: Any = step(1, of).build(128, 128, 64)
+    with pytest.raises(ValueError, match=f"gemm_{of}_step1 {said}"):
+        lowering.arch_of(func.without_attr("target"), given)
+
+
+def test_a_target_that_contradicts_the_architecture():
+    func: Any = step(1, "hopper").build(128, 128, 64)
+    said = "gemm_hopper_step1 has the target sm_90a, which contradicts arch 'sm_100a'"
+    for entry in (lowering.arch_of, lowering.lower):
+        with pytest.raises(ValueError, match=said):
+            entry(func, "blackwell")
+    wrong = func.with_attr("target", lowering.cuda_target("sm_100a"))
+    with pytest.raises(ValueError, match="uses wgmma, which sm_100a lacks"):
+        lowering.lower(wrong)
+    assert lowering.arch_of(plain().with_attr("target", "cuda")) == "sm_90a"
+
+
+def test_names_are_no_instructions():
+    @T.prim_func
+    def wgmma(X: T.Buffer((32,), "int32")):
+        T.device_entry()
+        _cta = T.cta_id([1])
+        tcgen05 = T.thread_id([32])
+        X[tcgen05] = 1
+
+    for arch in ("sm_80", "hopper", "blackwell"):
+        lowering.lower(wgmma, arch)
 
 
 # ----------------------------------------------------------------------------------- launch
@@ -114,8 +160,10 @@ def test_a_module_of_one_function():
 
 @pytest.mark.parametrize("what", [None, 3, "kernel"])
 def test_what_is_no_kernel(what):
-    with pytest.raises(TypeError, match="a kernel is a"):
-        lowering.lower(what)
+    for entry in (lowering.lower, lowering.arch_of):
+        for error in (TypeError, ValueError):
+            with pytest.raises(error, match=f"a kernel is a .*, not {type(what).__name__}"):
+                entry(what)
 
 
 def test_scalars_and_open_shapes():

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ import tvm
 from tvm.script import tirx as T
 
 import mlsys_gpu as mg
+from mlsys_gpu import sim
 from mlsys_gpu.sim import Unsupported
 
 M, N, K = 128, 128, 64
@@ -74,6 +77,7 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 X, Y = arrays()
+NUMBER: Any = {"arch": 90}
 REFUSED = {
     "wrong dtype": (lambda: mg.simulate(scale, X.astype(np.float64), Y), ValueError,
                     ("X", "float64", "float32")),
@@ -106,6 +110,20 @@ REFUSED = {
         ("IRModule", "PrimFunc")),
     "no kernel at all": (lambda: mg.simulate(lambda x: x, X, Y), (ValueError, TypeError),
                          ("PrimFunc", "function")),
+    "a string for a kernel": (lambda: sim.simulate("x", X, Y), ValueError, ("PrimFunc", "str")),
+    "a string to compile": (lambda: sim.compile("x"), ValueError, ("PrimFunc", "str")),
+    "two functions to compile": (lambda: sim.compile(tvm.IRModule({"a": scale, "b": scale})),
+                                 ValueError, ("IRModule", "2 functions")),
+    "a number for an architecture": (lambda: sim.simulate(scale, X, Y, **NUMBER), ValueError,
+                                     ("90", "hopper", "sm_")),
+    "the same from above": (lambda: mg.simulate(scale, X, Y, **NUMBER), ValueError,
+                            ("90", "hopper", "sm_")),
+    "another architecture than the kernel's": (
+        lambda: mg.simulate(*gemm(), arch="sm_80"), ValueError,
+        ("gemm_hopper_step3", "sm_90a", "'sm_80'")),
+    "another architecture than the program's": (
+        lambda: sim.simulate(sim.compile(scale, "hopper"), X, Y, arch="blackwell"), ValueError,
+        ("scale", "sm_90a", "'blackwell'")),
     "unknown inline CUDA": (lambda: mg.simulate(with_inline_cuda, np.zeros(32, np.int32)),
                             Unsupported, ("my_secret_function", "test_malformed.py:")),
     "an unknown schedule": (lambda: mg.simulate(scale, X, Y.copy(), schedule="fast"), ValueError,

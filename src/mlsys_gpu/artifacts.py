@@ -135,7 +135,7 @@ class Artifacts:
 def inspect(kernel: PrimFunc | Lowered, arch: str | None = None) -> Artifacts:
     """CUDA, PTX, SASS and resources of a TIRx ``PrimFunc``. Needs no GPU.
 
-    ``arch`` (``hopper``, ``blackwell``, ``sm_…``) overrides what the kernel says it is for.
+    ``arch`` (``hopper``, ``blackwell``, ``sm_…``) says what a kernel is for that does not say it.
     Raises ``ValueError`` for a kernel that TVM cannot lower. The stages raise :class:`CompileError`
     with the compiler's log, or :class:`MissingTool`.
     """

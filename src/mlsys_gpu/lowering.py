@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,18 @@ LINE_KEY = "pragma_mlsys_gpu_line"
 #: Architectures that this course writes kernels for, by their short names.
 ARCHITECTURES = {"hopper": "sm_90a", "blackwell": "sm_100a"}
 
+#: Instructions that not every architecture has: how a printed function names them (comments and
+#: names of the author's look otherwise), which architectures have them, and these in words.
+#: Source: PTX ISA, "Target ISA Notes" of wgmma.mma_async and tcgen05.mma.
+_BOUND = {
+    "wgmma": (r"\bT\.ptx\.wgmma\b", r"sm_90a", "sm_90a"),
+    "tcgen05": (
+        r'\bT\.ptx\.tcgen05\b|\bdispatch="tcgen05"|\bscope="tmem"',
+        r"sm_1[01]\d[af]",
+        "sm_100a and its relatives",
+    ),
+}
+
 
 @lru_cache(maxsize=1)
 def _tvm() -> Any:
@@ -40,6 +53,10 @@ def _tvm() -> Any:
     import tvm.tirx
 
     return tvm
+
+
+class KernelError(ArgumentError, TypeError):
+    """What was given as a kernel is none."""
 
 
 class LoweringError(ValueError):
@@ -163,6 +180,39 @@ class Lowered:
     key: str
 
 
+def prim_func(kernel: Any) -> tvm.tirx.PrimFunc:
+    """The one PrimFunc that a kernel is, or that an IRModule holds.
+
+    Raises:
+        KernelError: ``kernel`` is something else.
+        LoweringError: a module of several functions, or of none.
+    """
+    tvm = _tvm()
+    if isinstance(kernel, tvm.IRModule):
+        functions = list(kernel.functions.values())
+        if len(functions) != 1:
+            raise LoweringError(
+                f"the IRModule holds {len(functions)} functions; a kernel is exactly one PrimFunc"
+            )
+        kernel = functions[0]
+    if not isinstance(kernel, tvm.tirx.PrimFunc):
+        raise KernelError(f"a kernel is a tvm.tirx.PrimFunc, not {type(kernel).__name__}")
+    return kernel
+
+
+def architecture(arch: Any) -> str:
+    """The ``sm_…`` name of an architecture that a caller names.
+
+    Raises ``ValueError`` for what is no such name.
+    """
+    found = ARCHITECTURES.get(arch, arch) if isinstance(arch, str) else ""
+    if not re.fullmatch(r"sm_\d+[af]?", found):
+        raise ValueError(
+            f"unknown architecture {arch!r}: name hopper, blackwell, or an sm_… target"
+        )
+    return found
+
+
 def arch_of(func: tvm.tirx.PrimFunc, arch: str | None = None) -> str:
     """Architecture a PrimFunc is for, as ``sm_90a`` or ``sm_100a``.
 
@@ -171,22 +221,45 @@ def arch_of(func: tvm.tirx.PrimFunc, arch: str | None = None) -> str:
     ``sm_90a`` only, ``tcgen05`` on ``sm_100a``. A kernel that names neither runs on both and is
     taken as ``sm_90a``.
 
-    Raises ``ValueError`` for an architecture that is no ``sm_…`` name.
+    Raises ``ValueError`` for an ``arch`` that is no ``sm_…`` name, that the ``target`` attribute
+    contradicts, or that lacks instructions which the function uses.
     """
+    func = prim_func(func)
+    own = _own_arch(func)
     if arch is not None:
-        arch = ARCHITECTURES.get(arch, arch)
-        if not arch.startswith("sm_"):
-            raise ValueError(
-                f"unknown architecture {arch!r}: name hopper, blackwell, or an sm_… target"
-            )
+        arch = architecture(arch)
+        if own is not None and own != arch:
+            raise ValueError(f"{_name(func)} has the target {own}, which contradicts arch {arch!r}")
+        _has_instructions(func, arch)
         return arch
-    target = func.attrs.get("target") if func.attrs is not None else None
-    if target is not None and "arch" in target.attrs:
-        return str(target.attrs["arch"])
+    if own is not None:
+        return own
     text = func.script()
     if "tcgen05" in text or 'scope="tmem"' in text:
         return "sm_100a"
     return "sm_90a"
+
+
+def _own_arch(func: Any) -> str | None:
+    """The architecture that a function's ``target`` attribute names, if it names one."""
+    target = func.attrs.get("target") if func.attrs is not None else None
+    attrs: Any = getattr(target, "attrs", {})  # a target may be a string, too
+    return str(attrs["arch"]) if "arch" in attrs else None
+
+
+def _has_instructions(func: Any, arch: str) -> None:
+    """Refuse an architecture that lacks instructions which a function uses."""
+    text = func.script()
+    for family, (used, known, where) in _BOUND.items():
+        if re.search(used, text) and not re.fullmatch(known, arch):
+            raise ValueError(
+                f"{_name(func)} uses {family}, which {arch} lacks: it exists on {where} only"
+            )
+
+
+def _name(func: Any) -> str:
+    attrs = func.attrs or {}
+    return str(attrs["global_symbol"]) if "global_symbol" in attrs else "kernel"
 
 
 def cuda_target(arch: str) -> tvm.target.Target:
@@ -202,18 +275,10 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
     simulator reads back; code generation never sees it. Raises :class:`LoweringError` with TVM's
     own message when the function does not lower.
     """
-    tvm = _tvm()
-    if isinstance(func, tvm.IRModule):
-        functions = list(func.functions.values())
-        if len(functions) != 1:
-            raise LoweringError(
-                f"the IRModule holds {len(functions)} functions; a kernel is exactly one PrimFunc"
-            )
-        func = functions[0]
-    if not isinstance(func, tvm.tirx.PrimFunc):
-        raise TypeError(f"a kernel is a tvm.tirx.PrimFunc, not {type(func).__name__}")
+    func = prim_func(func)
     arch = arch_of(func, arch)
-    name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
+    _has_instructions(func, arch)  # its own target may be wrong, too
+    name = _name(func)
     params = parameters(func)
     regions = tuple(_shared_regions(func.body))
     views, names = tuple(_views(func.body)), frozenset(_names(func.body))

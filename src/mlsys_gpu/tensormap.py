@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import numbers
+import reprlib
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -191,21 +193,32 @@ class TensorMap:
         oob_fill: str | int = "zeros",
         dtype: str | None = None,
     ):
+        if not isinstance(array, Memory):
+            _mappable(array)
         memory = array if isinstance(array, Memory) else Memory.of(array)
         if dtype is None:
             dtype = dtype_of(array)
-        rank = len(box)
-        if shape is None:
-            shape = _reversed_shape(array)
-        if strides is None:
-            strides = _reversed_strides(array)
+        elif not isinstance(dtype, str):
+            raise ArgumentError(f"dtype is a name, such as 'float16', not {reprlib.repr(dtype)}")
+        boxes = _integers(box, "box")
         self.l2_promotion = _code(l2_promotion, PROMOTIONS, "l2_promotion")
+        if self.l2_promotion not in PROMOTIONS.values():
+            raise ArgumentError(
+                f"no tensor map of {memory.name or 'the array'}: the L2 promotion code is "
+                f"{self.l2_promotion}; the driver has 0 to 3"
+            )
         self.record: dict[str, Any] = {
             "dtype": dtype,
-            "shape": [int(n) for n in shape],
-            "strides": [int(n) for n in strides],
-            "box": [int(n) for n in box],
-            "steps": [int(n) for n in element_strides or (1,) * rank],
+            "shape": _reversed_shape(array) if shape is None else _integers(shape, "shape"),
+            "strides": (
+                _reversed_strides(array) if strides is None else _integers(strides, "strides")
+            ),
+            "box": boxes,
+            "steps": (
+                [1] * len(boxes)
+                if element_strides is None
+                else _integers(element_strides, "element_strides")
+            ),
             "interleave": _code(interleave, INTERLEAVES, "interleave"),
             "swizzle": _code(swizzle, SWIZZLES, "swizzle"),
             "fill": _code(oob_fill, FILLS, "oob_fill"),
@@ -254,6 +267,44 @@ class TensorMap:
         return pointer
 
 
+def _mappable(array: Any) -> None:
+    """Refuse what has no memory that a map could be made of."""
+    is_tensor = all(hasattr(array, name) for name in ("data_ptr", "stride", "element_size"))
+    if isinstance(array, type) or not (
+        is_tensor or all(hasattr(array, name) for name in ("ctypes", "strides", "itemsize"))
+    ):
+        what = "None" if array is None else f"a {type(array).__name__}"
+        raise ArgumentError(f"a tensor map is made of a NumPy array or a torch tensor, not {what}")
+    layout, device = getattr(array, "layout", ""), getattr(array, "device", "")
+    if is_tensor and (str(layout) != "torch.strided" or str(device) == "meta"):
+        raise ArgumentError(
+            f"no tensor map of the array: it is a {layout} tensor on {device}, which has no rows "
+            "of elements in memory"
+        )
+    shape = tuple(int(n) for n in array.shape)
+    if 0 in shape:
+        raise ArgumentError(
+            f"no tensor map of the array: its shape {shape} has the size 0; each dimension has "
+            "1 to 2^32 elements"
+        )
+
+
+def _integers(value: Any, what: str) -> list[int]:
+    """An option that is a tuple (or list) of integers."""
+    items: list[Any] | None = None
+    if getattr(value, "ndim", 0) == 1:
+        items = value.tolist()
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        items = list(value)
+    if items is None or not all(_is_integer(n) for n in items):
+        raise ArgumentError(f"{what} is a tuple of integers, not {reprlib.repr(value)}")
+    return [int(n) for n in items]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def _reversed_shape(array: Any) -> list[int]:
     return [int(n) for n in reversed(tuple(array.shape))]
 
@@ -270,12 +321,14 @@ def _reversed_strides(array: Any) -> list[int]:
     return strides[-2::-1] if len(strides) > 1 else []
 
 
-def _code(value: str | int, codes: dict[str, int], what: str) -> int:
-    if isinstance(value, str):
-        if value not in codes:
-            raise ArgumentError(f"{what} is one of {', '.join(codes)}, not {value!r}")
+def _code(value: Any, codes: dict[str, int], what: str) -> int:
+    if isinstance(value, str) and value in codes:
         return codes[value]
-    return int(value)
+    if _is_integer(value):
+        return int(value)
+    raise ArgumentError(
+        f"{what} is one of {', '.join(codes)}, or the driver's code, not {reprlib.repr(value)}"
+    )
 
 
 # ------------------------------------------------------------------------- encoding on the host

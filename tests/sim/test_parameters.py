@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import tvm
 from tvm.script import tirx as T
 
@@ -157,6 +158,38 @@ def test_arrays_that_share_memory_are_one_tensor():
     views = part[:64], part[32:]
     assert sim.simulate(shift, *views).ok
     np.testing.assert_array_equal(part, whole)
+
+
+def test_shared_memory_goes_by_what_the_kernel_writes():
+    @T.prim_func
+    def spread(X: T.Buffer((4, 32), "float32"), Y: T.Buffer((128,), "float32"), last: T.int32):
+        T.device_entry()
+        row = T.cta_id([4])
+        tid = T.thread_id([32])
+        if row < last:
+            Y[row * 32 + tid] = X[(row + 1) % 4, tid] + T.float32(1)
+
+    x = np.zeros((4, 32), np.float32)
+    report = mg.simulate(spread, x, x.reshape(-1), 4)
+    assert "wrote Y: 128 of 128 elements" in str(report)
+    # that another CTA reads what one writes is seen through both names
+    assert [f.code for f in report.findings] == ["race-global"]
+    assert "tensor Y" in str(report)
+    assert "X" not in report.findings[0].message
+    assert mg.simulate(spread, np.zeros_like(x), x.reshape(-1), 4).ok
+
+
+def test_reads_of_a_tensor_behind_a_number_meet_its_writes():
+    @T.prim_func
+    def turned(n: T.int32, Y: T.Buffer((4, 32), "float32")):
+        T.device_entry()
+        row = T.cta_id([4])
+        tid = T.thread_id([32])
+        Y[row, tid] = Y[(row + n) % 4, tid] + T.float32(1)
+
+    assert mg.simulate(turned, 0, np.zeros((4, 32), np.float32)).ok
+    report = mg.simulate(turned, 1, np.zeros((4, 32), np.float32))
+    assert [f.code for f in report.findings] == ["race-global"]
 
 
 # ------------------------------------------------------------------------------- tensor maps
@@ -318,6 +351,60 @@ def test_the_drivers_rules(fields, said):
     source, _ = matrices()
     with pytest.raises(ArgumentError, match=said):
         mg.TensorMap(source, **fields)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (None, "NumPy array or a torch tensor, not None"),
+        ([[1, 2]], "not a list"),
+        (np.float16(1), "not a float16"),
+        ("x", "not a str"),
+        (np.ndarray, "not a type"),
+        (np.zeros((0, 64), np.float16), r"its shape \(0, 64\) has the size 0; each"),
+        (torch.zeros((16, 0), dtype=torch.float16), r"its shape \(16, 0\) has the size 0"),
+        (torch.zeros((16, 64), device="meta"), "strided tensor on meta"),
+        (torch.zeros((16, 64)).to_sparse(), "torch.sparse_coo tensor on cpu"),
+    ],
+)
+def test_what_no_map_is_made_of(array, said):
+    with pytest.raises(ArgumentError, match=said):
+        mg.TensorMap(array, box=(64, 16))
+
+
+@pytest.mark.parametrize("what", ["box", "shape", "strides", "element_strides"])
+@pytest.mark.parametrize(
+    "value", [64, "64", b"64", (64.0, 16), (True, 16), ("64", 16), (None,), np.ones(2), {64: 16}]
+)
+def test_sizes_are_tuples_of_integers(what, value):
+    source, _ = matrices()
+    with pytest.raises(ArgumentError, match=f"^{what} is a tuple of integers, not .*[61N]"):
+        mg.TensorMap(source, **{"box": (32, 16), what: value})
+
+
+@pytest.mark.parametrize(
+    "box", [[32, 16], np.array([32, 16]), (np.int8(32), 16), torch.Size([32, 16])]
+)
+def test_sizes_in_other_forms(box):
+    assert mg.TensorMap(matrices()[0], box=box).record["box"] == [32, 16]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"swizzle": None}, "swizzle is one of none, .*, or the driver's code, not None"),
+        ({"swizzle": True}, "or the driver's code, not True"),
+        ({"interleave": 1.0}, "interleave is one of none, .*, not 1.0"),
+        ({"oob_fill": ["nan"]}, r"oob_fill is one of zeros, nan, or .*, not \['nan'\]"),
+        ({"l2_promotion": "512B"}, "l2_promotion is one of none, 64B, .*, not '512B'"),
+        ({"l2_promotion": 9}, "L2 promotion code is 9; the driver has 0 to 3"),
+        ({"dtype": np.float16}, "dtype is a name, such as 'float16', not <class"),
+        ({"element_strides": ()}, "0 element strides for 2 dimensions"),
+    ],
+)
+def test_options_of_a_map(option, said):
+    with pytest.raises(ArgumentError, match=said):
+        mg.TensorMap(matrices()[0], box=(32, 16), **option)
 
 
 def test_a_map_that_starts_at_an_odd_address():

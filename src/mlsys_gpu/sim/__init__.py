@@ -35,13 +35,19 @@ def compile(kernel: Any, arch: str | None = None, *, debug: bool = False) -> Pro
 
     ``debug``: the variant for :func:`mlsys_gpu.debug`, which can stop at every statement.
     Raises :class:`Unsupported` naming the operation and its source line where the kernel uses
-    something that the simulator does not model.
+    something that the simulator does not model, and ``ValueError`` where ``kernel`` is none, or
+    ``arch`` is not what it is for (:func:`mlsys_gpu.lowering.arch_of`).
     """
-    if isinstance(kernel, Program):
-        return kernel
+    from mlsys_gpu.lowering import architecture, prim_func
     from mlsys_gpu.sim.program import cached_program
 
-    return cached_program(kernel, arch, debug)
+    if isinstance(kernel, Program):
+        if arch is not None and architecture(arch) != kernel.arch:
+            raise ValueError(
+                f"{kernel.name} is compiled for {kernel.arch}, which contradicts arch {arch!r}"
+            )
+        return kernel
+    return cached_program(prim_func(kernel), arch, debug)
 
 
 def simulate(

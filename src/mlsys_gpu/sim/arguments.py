@@ -132,7 +132,7 @@ class _Binder:
             parameters.within_limits({"block": (launch["threads"], 1, 1), **launch})
         except ArgumentError as error:
             raise ArgumentError(f"{program.name}: {error}") from None
-        whole, place = _joined(self.tensors)
+        whole, place = _joined(self.tensors, program.written or ())
         maps = [self.tensor_map(record) for record in program.maps]
         for record in maps:
             index, offset = place[record["tensor"]]
@@ -143,6 +143,9 @@ class _Binder:
             params=[[t.name, list(t.shape), t.dtype] for t in whole],
             arguments=[self.argument(a, place) for a in program.arguments],
             maps=maps,
+            written=None
+            if program.written is None
+            else sorted({place[i][0] for i in program.written if i in place}),
         ), [t.array for t in whole]
 
     def argument(self, argument: Sequence[Any], place: dict[int, tuple[int, int]]) -> list[Any]:
@@ -239,9 +242,12 @@ def _bytes(name: str, memory: Memory, owners: Sequence[Any]) -> _Tensor:
 
 
 def _joined(
-    tensors: Sequence[_Tensor | None],
+    tensors: Sequence[_Tensor | None], written: Sequence[int] = ()
 ) -> tuple[list[_Tensor], dict[int, tuple[int, int]]]:
-    """Tensors that share no memory, and for each that was given its tensor and byte offset."""
+    """Tensors that share no memory, and for each that was given its tensor and byte offset.
+
+    Memory that several stand for goes by the one that the kernel writes (``written``: numbers).
+    """
     given = {i: tensor for i, tensor in enumerate(tensors) if tensor is not None}
     order = sorted(given, key=lambda i: (given[i].memory.address, -given[i].memory.nbytes))
     groups: list[list[int]] = []
@@ -256,7 +262,7 @@ def _joined(
     groups.sort(key=min)
     whole, place = [], {}
     for group in groups:
-        known = [given[i] for i in sorted(group)]
+        known = [given[i] for i in sorted(group, key=lambda i: (i not in written, i))]
         start = min(t.memory.address for t in known)
         stop = max(t.memory.end for t in known)
         full = [t for t in known if (t.memory.address, t.memory.end) == (start, stop)]
