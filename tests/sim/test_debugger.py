@@ -629,7 +629,12 @@ def test_tensor_memory(step3):
     assert session.tmem_allocations == [
         {"cta": "(0, 0)", "column": 0, "columns": 512, "allocated at": "step3.py:69"}
     ]
-    for bad, words in (((512,), "columns 0 to 511"), (("D",), "there are acc"), ((0, 0), "one")):
+    for bad, words in (
+        ((512,), "columns 0 to 511"),
+        (("D",), "there are acc"),
+        ((0, 0), "one"),
+        ((0, 1.5), "n is a number of columns, got 1.5"),
+    ):
         with pytest.raises(DebugError, match=words):
             session.tmem(*bad)
 

@@ -557,8 +557,10 @@ def tensor_memory(
             lanes, cols = np.indices((128, width * 32 // _bits(kind)))
     else:
         first, note = column, ""
-        if not isinstance(first, int) or not 0 <= first < 512:
-            raise DebugError(f"tensor memory has columns 0 to 511, no {column}")
+        if isinstance(first, bool) or not isinstance(first, int) or not 0 <= first < 512:
+            raise DebugError(f"tensor memory has columns 0 to 511, no {column!r}")
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+            raise DebugError(f"n is a number of columns, got {count!r}")
         kind = dtype or "float32"
         count = min(32 if count is None else count, 512 - first)
         if count < 1:
