@@ -281,7 +281,7 @@ def test_a_deadlock_names_who_waits_for_what_and_who_came():
     assert "phase parity 0 of ready[1]" in finding.message
     assert "2 of 3 arrivals still to come" in finding.message
     assert "warp 2 at warps.txt:3 (1 in all)" in finding.message
-    assert [place.line for _, place in finding.related] == [1, 5]
+    assert [place.line for _, place in finding.related] == [3, 1, 5]
     waiting = {entry["warp"]: entry for entry in report.deadlock["waiting"]}
     assert set(waiting) == {0, 1, 3}
     assert waiting[3]["kind"] == "barrier"

@@ -349,7 +349,8 @@ def test_a_poll_that_nobody_will_end_names_its_barrier():
     finding = only(report)
     assert finding.code == "deadlock"
     assert "full, which is in phase 0 with 1 of 2 arrivals still to come" in finding.message
-    assert [place.line for _, place in finding.related] == [1]
+    assert "counts 2 arrivals a phase, and those who arrive at it bring 1" in finding.message
+    assert [place.line for _, place in finding.related] == [2, 1]
     assert report.deadlock["waiting"][0]["kind"] == "mbarrier"
 
 

@@ -484,22 +484,57 @@ def _sum(made: Explanation, runs: _Runs, values: np.ndarray, dtype: str) -> None
     if dtype not in _EPS or values.ndim < 1:
         return
     window, at = _window(made.element, values)
-    for life in runs.lives():
-        with np.errstate(all="ignore"):
-            total = np.zeros((runs.real[life[0]].a.shape[0], runs.real[life[0]].b.shape[0]))
-            for i in life:
-                product = runs.real[i]
-                a, b = _f32(product.a, product.dtypes[0]), _f32(product.b, product.dtypes[1])
-                total = total + a.astype(np.float64) @ b.astype(np.float64).T
-            place = _find(_rounded(total.astype(np.float32), dtype), window, dtype)
-        if place is not None:
-            m, n, turned = place
-            m, n = (m + at, n) if turned else (m, n + at)
-            _terms(made, runs, life, m, n)
-            return
+    lives = runs.lives()
+    # Whole sums first: a kernel may keep a part of a sum on purpose.
+    places = [(life, place) for life in lives for place in _places(runs, life, window, dtype, True)]
+    if not places:
+        places = [
+            (life, place) for life in lives for place in _places(runs, life, window, dtype, False)
+        ]
+    for life, (count, m, n, turned) in places[:1]:
+        m, n = (m + at, n) if turned else (m, n + at)
+        _terms(made, runs, life[:count], m, n)
+        if count < len(life):
+            _read_early(made, runs, life, count)
+        return
     made.conclusion.append(
-        f"no accumulator of the tensor core holds {made.name} as it is: the kernel has computed "
-        "with it (scaled it, say, or added to it), or written something else"
+        f"the tensor core's accumulators hold {made.name} at no time, neither whole nor after a "
+        "part of their products: the kernel has computed with it (scaled it, say, or added to it), "
+        "or written something else"
+    )
+
+
+def _places(
+    runs: _Runs, life: list[int], window: np.ndarray, dtype: str, whole: bool
+) -> list[tuple[int, int, int, bool]]:
+    """Where an accumulator holds a run of numbers: after how many products, row, column, turned.
+
+    ``whole``: after all of its products, else after fewer, the most first.
+    """
+    found = []
+    with np.errstate(all="ignore"):
+        total = np.zeros((runs.real[life[0]].a.shape[0], runs.real[life[0]].b.shape[0]))
+        for count, i in enumerate(life, 1):
+            product = runs.real[i]
+            a, b = _f32(product.a, product.dtypes[0]), _f32(product.b, product.dtypes[1])
+            total = total + a.astype(np.float64) @ b.astype(np.float64).T
+            if whole == (count == len(life)):
+                place = _find(_rounded(total.astype(np.float32), dtype), window, dtype)
+                if place is not None:
+                    found.append((count, *place))
+    return found[::-1]
+
+
+def _read_early(made: Explanation, runs: _Runs, life: list[int], count: int) -> None:
+    """Say that the element is what an accumulator held before all of its products were added."""
+    following = runs.real[life[count]]
+    place = runs.program.location(following.site)
+    before = f"K {_spans(made.missing)} was" if made.missing else "the rest was"
+    made.conclusion.insert(
+        0,
+        f"{made.name} is the accumulator as it was after {count} of its {len(life)} products: it "
+        f"was read before {before} added (by the next product, {place}): the read does not wait "
+        "for the last product, or waits for a phase of its barrier that was over before",
     )
 
 

@@ -8,6 +8,8 @@ unsigned integers of the access's element size, with a last axis for vector acce
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mlsys_gpu.sim.machine import loose, memory, order
@@ -21,7 +23,7 @@ from mlsys_gpu.sim.machine.clocks import (
     unseen_of,
 )
 from mlsys_gpu.sim.machine.compute import held
-from mlsys_gpu.sim.machine.core import END_HOOKS, Cta, Stop, Warp, op
+from mlsys_gpu.sim.machine.core import END_HOOKS, Cluster, Cta, Stop, Warp, op
 from mlsys_gpu.sim.program import Unsupported
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -108,10 +110,13 @@ def _outside(w: Warp, tensor: memory.Tensor, offsets, width: int, mask, what: st
     if len(tensor.shape) == 2:  # the coordinates that the address stands for
         row, column = divmod(first // tensor.itemsize, tensor.shape[1])
         where += f", where {tensor.name}[{row}, {column}] would be"
+    elif len(tensor.shape) == 1:
+        where += f", where {tensor.name}[{first // tensor.itemsize}] would be"
     w.machine.report(
         "out-of-bounds",
         w,
-        f"{what} of {width} bytes outside {tensor.name} ({size}, {tensor.nbytes} bytes): {where}",
+        f"{what} of {width} bytes outside {tensor.name} ({size} elements, {tensor.nbytes} bytes): "
+        f"{where}",
         memory=f"global memory, tensor {tensor.name}",
         threads=w.threads(mask),
         fix=(
@@ -245,7 +250,8 @@ def _shared(w: Warp, address, width: int, mask, what: str):
             "out-of-bounds",
             w,
             f"{what} of {width} bytes at byte {first - memory.RESERVED_SHARED} of shared memory "
-            f"(rank {rank} of a cluster of {len(ctas)}), which holds {size} bytes",
+            f"(rank {rank} of a cluster of {len(ctas)}), which holds {size} bytes"
+            + _nearest(w, first - memory.RESERVED_SHARED),
             memory="shared memory",
             threads=w.threads(mask),
             fix="keep the index inside its buffer, and the buffer inside what the pool commits",
@@ -254,6 +260,19 @@ def _shared(w: Warp, address, width: int, mask, what: str):
     if not _divides(width, offsets):
         raise _misaligned(w, offsets, width, mask, what, "shared memory")
     return ctas[rank], offsets
+
+
+def _nearest(w: Warp, at: int) -> str:
+    """The named buffer that lies nearest below a byte of shared memory, and what would be there."""
+    below = [region for region in w.machine.program.regions if region[0] and region[1] <= at]
+    if not below:
+        return ": before all of its buffers"
+    name, start, nbytes, shape, _ = max(below, key=lambda region: region[1])
+    count = max(1, int(np.prod(shape)))
+    text = f": nearest is {name} (byte {start} to {start + nbytes - 1})"
+    if len(shape) <= 1:
+        text += f", where {name}[{(at - start) // max(1, nbytes // count)}] would be"
+    return text
 
 
 def _by_rank(w: Warp, address, mask) -> list[np.ndarray]:
@@ -672,27 +691,76 @@ def race(w, cta, index, wide, stamps, bad, now, before, agent, site, mask, clock
         _barrier_memory(w, cta, _first(index, bad, wide, w.machine.program.grain), agent, now, site)
         return
     shadow = cta.shadow if wide else cta.shadow.flat()
+    agents = w.cluster.agents
+    clock = w.clock[0] if clock is None else clock
     if now == before:
         kind, late, early = "both", (agent, site), (other, other_site)
-        if other_site > site:
+        if agents.unit_of(agent) == "barrier" != agents.unit_of(other):
+            if _filled_early(shadow, index, stamps, bad, other):
+                kind, late, early = "fill", (other, other_site), (agent, site)
+        elif agents.unit_of(other) == "barrier" and (
+            not clock[other] or _issued_before(w, other, int(stamps[bad].flat[0]), clock)
+        ):
+            kind = "fill"
+        if kind == "both" and other_site > site:
             late, early = early, late
     elif now == "read":
-        held = np.asarray(shadow.previous[index])[bad]
-        clock = w.clock[0] if clock is None else clock
-        seen = (held >> CLOCK_SHIFT) & CLOCK_MASK <= clock[held >> AGENT_SHIFT]
-        if ((held != 0) & seen).any():
+        # A write of the word that the reader has seen: it was meant to read that one. Who ran
+        # several rounds ahead has overwritten all but the first. Writes that a lane's arrival left
+        # behind are of the reader's own round.
+        seen = np.zeros(int(bad.sum()), dtype=bool)
+        behind = (other, other_site) in w.machine.left
+        for held in (shadow.previous,) if behind else (shadow.previous, shadow.first):
+            old = np.asarray(held[index])[bad]
+            seen |= (old != 0) & ((old >> CLOCK_SHIFT) & CLOCK_MASK <= clock[old >> AGENT_SHIFT])
+        if seen.any() and not _issued_before(w, other, int(stamps[bad].flat[0]), clock):
             kind, late, early = "write", (other, other_site), (agent, site)
         else:
             kind, late, early = "read", (agent, site), (other, other_site)
     else:
         unwritten = np.asarray(shadow.writer[index])[bad] == 0
-        if unwritten.any():
+        if unwritten.any() or (
+            agents.unit_of(agent) == "barrier" and _filled_early(shadow, index, None, bad, other)
+        ):
             kind, late, early = "read", (other, other_site), (agent, site)
         else:
             kind, late, early = "write", (agent, site), (other, other_site)
     _race(
         w, cta, _first(index, bad, wide, w.machine.program.grain), int(bad.sum()), kind, late, early
     )
+
+
+def _barrier_of(cluster: Cluster, agent: int) -> Any:
+    """The mbarrier whose copies an agent stands for, or None."""
+    if cluster.agents.unit_of(agent) != "barrier":
+        return None
+    barriers = cluster.ctas[cluster.agents.rank(agent)].barriers.values()
+    return next((barrier for barrier in barriers if barrier.agent == agent), None)
+
+
+def barrier_words(cluster: Cluster, agent: int) -> str:
+    """The mbarrier whose copies an agent stands for, in a reader's words."""
+    barrier = _barrier_of(cluster, agent)
+    return barrier.name() if barrier is not None else "the mbarrier"
+
+
+def _issued_before(w: Warp, agent: int, value: int, clock) -> bool:
+    """Whether a copy's issue (its stamp) comes before what a clock has seen: then the copy cannot
+    be meant to wait for it."""
+    barrier = _barrier_of(w.cluster, agent)
+    issue = barrier.issues.get((value >> CLOCK_SHIFT) & CLOCK_MASK) if barrier is not None else None
+    return issue is not None and int(clock[issue[0]]) >= issue[1]
+
+
+def _filled_early(shadow, index, stamps, bad: np.ndarray, agent: int) -> bool:
+    """Whether an agent has read words that a copy now fills before anyone had written them, and
+    then put its own there: it was meant to read what the copy brings."""
+    flat = shadow.readers.get(agent)
+    if flat is None:
+        return False
+    wrote, read = np.asarray(shadow.writer[index])[bad], np.asarray(flat[index])[bad]
+    own = (wrote >> AGENT_SHIFT == agent) & (np.asarray(shadow.previous[index])[bad] == 0)
+    return bool((own & (read != 0) & (read <= wrote)).any())
 
 
 def _barrier_memory(w, cta: Cta, offset: int, agent: int, now: str, site: int) -> None:
@@ -723,12 +791,15 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
     whose, other_site = early
     place = machine.program.location(other_site)
     name, other = agents.name(who), agents.name(whose)
-    fix = ORDER_FIX[kind]
+    fix = ORDER_FIX.get(kind, "")
     if kind == "read":
         message = f"{name} reads {where} and does not wait for {other}, which writes it ({place}): "
         verb = "the write"
         if agents.unit_of(whose) in ("barrier", "cp_async"):
             fix = ORDER_FIX["copy"]
+    elif kind == "fill":
+        message = f"{name} overwrites {where}, which a copy fills ({place}), and does not wait: "
+        verb, fix = "the copy", ORDER_FIX["copy"]
     elif kind == "write":
         message = (
             f"{name} overwrites {where} and does not wait for {other}, which reads it ({place}): "
@@ -744,6 +815,16 @@ def _race(w: Warp, cta: Cta, offset: int, words: int, kind: str, late, early) ->
         verb = "the other write"
     if agents.rank(who) != agents.rank(whose):
         fix = CLUSTER_FIX
+    barrier = _barrier_of(w.cluster, whose) if kind in ("read", "fill") else None
+    if barrier is not None:
+        own = agents.warp_of(who)
+        waits = own is None or w.cluster.ctas[own[0]].warps[own[1]].clock[0, whose]
+        how = "does not wait for that phase of" if waits else "waits nowhere before for"
+        message += f"{name} {how} {barrier.name()}, which the copy completes; "
+        fix = (
+            f"wait for {barrier.name()} before the place is touched (T.cuda.mbarrier_wait, for the "
+            "parity of the copy's phase)"
+        )
     related = [(verb, place)]
     left = machine.left.get(early)
     if left is not None:

@@ -23,6 +23,7 @@ from mlsys_gpu.sim.machine.core import (
     Warp,
     op,
 )
+from mlsys_gpu.sim.report import Location
 
 
 def came_after(clock: np.ndarray, other: np.ndarray) -> None:
@@ -78,6 +79,12 @@ class MBarrier:
         #: Waits that held nothing back: before which phase, the warp's clock then, where, parity.
         self.early: dict[Warp, tuple[int, int, int, int]] = {}
         self.data = False  # whether it has ever expected bytes
+        # Of the current phase: who has arrived, and where bytes were expected and copies issued.
+        self.parts: dict[tuple[str, int], int] = {}
+        self.expected: dict[int, int] = {}
+        self.copies: dict[int, dict[int, int]] = {}  # by the phase that they are charged to
+        #: Who issued a phase's latest copy, and when: what comes after that cannot be waited for.
+        self.issues: dict[int, tuple[int, int]] = {}
 
     def name(self) -> str:
         """The barrier as the author named it."""
@@ -99,6 +106,7 @@ class MBarrier:
         """``count`` arrivals that publish ``clock``, of a warp or of an ``agent`` of its."""
         key = (who, site)
         self.arrivals[key] = self.arrivals.get(key, 0) + count
+        self.parts[key] = self.parts.get(key, 0) + count
         if w.checks and self.cta is not w.cta:
             self.cta.remote[w.agent] = stamp(w.agent, int(clock[0:3, w.agent].max()), site)
         if count > self.pending:
@@ -125,38 +133,67 @@ class MBarrier:
         self.last = (site, who)
         self.check()
 
-    def expect(self, count: int) -> None:
+    def expect(self, count: int, site: int) -> None:
         """Raise the phase's pending bytes."""
         self.tx += count
+        self.expected[site] = self.expected.get(site, 0) + count
         self.data = True
+
+    def balance(self) -> str:
+        """The bytes that the phase expects, against those that its copies bring."""
+        wanted, brought = self.bytes_of_phase()
+        what = f"expects {wanted} bytes" if self.expected else "expects no bytes"
+        verb = "bring" if brought else "have brought"
+        return f"phase {self.phase} of {self.name()} {what}, its copies {verb} {brought}"
+
+    def bytes_of_phase(self) -> tuple[int, int]:
+        """The bytes that the current phase expects, and those that its copies bring."""
+        return sum(self.expected.values()), self.landed + self.flying.get(self.phase + 1, 0)
+
+    def where_expected(self) -> list[tuple[str, Location | None]]:
+        """The lines that expect bytes in the current phase."""
+        locate = self.cta.machine.program.location
+        return [(f"expects {n} bytes", locate(site)) for site, n in self.expected.items()]
 
     def charge(self, phase: int, nbytes: int, w: Warp) -> None:
         """A warp has issued a copy of ``nbytes`` that completes in ``phase``."""
         self.flying[phase] = self.flying.get(phase, 0) + nbytes
+        sites = self.copies.setdefault(phase, {})
+        sites[w.s] = sites.get(w.s, 0) + nbytes
         if w.checks:
+            self.issues[self.epoch + phase] = w.agent, int(w.clock[0, w.agent])
             came_after(self.arrived, w.clock)
             if not self.is_over(w, self.phase - 1):
                 self.unexpected(
                     w,
                     f"a copy of {nbytes} bytes completes on {self.name()}, and nothing orders it "
                     f"after phase {self.phase - 1} is over: fewer bytes were expected than that "
-                    "phase's copies bring, or the copy did not wait for the phase",
+                    "phase's copies bring, the copy did not wait for the phase, or it names "
+                    "another barrier than the one that expects its bytes",
+                    "let each copy name the barrier on which its bytes are expected "
+                    "(arrive.expect_tx), expect the bytes of all copies of a phase, and wait for "
+                    "the phase before (in a ring, for the stage to be empty) before the copy",
                 )
             elif not self.pending and self.flying[phase] > self.tx:
                 self.unexpected(
                     w,
-                    f"copies of {self.flying[phase] - self.tx} bytes more than phase {self.phase} "
-                    f"of {self.name()} expects complete on it",
+                    f"{self.balance()}: {self.flying[phase] - self.tx} bytes more than expected "
+                    "complete on it",
+                    f"expect {self.bytes_of_phase()[1]} bytes for this phase (arrive.expect_tx): "
+                    "the sum of all its copies, elements times their size in bytes",
                 )
 
-    def unexpected(self, w: Warp, message: str) -> None:
+    def unexpected(self, w: Warp, message: str, fix: str) -> None:
         w.machine.report(
             "tx-count",
             w,
             message,
             memory=self.name(),
-            fix="expect (arrive.expect_tx) the bytes of all copies that complete on the barrier",
-            related=[("initialised", w.machine.program.location(self.init_site))],
+            fix=fix,
+            related=[
+                *self.where_expected(),
+                ("initialised", w.machine.program.location(self.init_site)),
+            ],
             fault=(self.cta.region(self.offset).split("[")[0], w.s),
             unless=lambda: w.machine.found("barrier-parity", "barrier-overarrival"),
         )
@@ -251,6 +288,8 @@ class MBarrier:
                 unless=lambda: machine.unexpected,
             )
         self.landed = 0
+        self.parts, self.expected = {}, {}
+        self.copies.pop(self.phase + 1, None)
         if machine.checks:
             self._lapped()
             self._overtaken()
@@ -315,14 +354,17 @@ class MBarrier:
         machine.report(
             "barrier-lapped",
             warp,
-            f"{by[1]} completes phase {phase + 1} of {self.name()} without waiting for "
-            f"{warp.name()}, which waits for phase {phase} ({machine.program.location(site)}); "
-            f"once phase {phase + 1} is complete as well, that wait no longer sees that phase "
-            f"{phase} ever was",
+            f"{by[1]} runs ahead: it completes phase {phase + 1} of {self.name()} without waiting "
+            f"for {warp.name()} to be past its wait for phase {phase} "
+            f"({machine.program.location(site)}). A wait knows a phase by its parity alone: once "
+            f"phase {phase + 1} is complete too, it takes phase {phase} for one that is still to "
+            "come, and waits for ever or misses a round",
             memory=f"{self.name()}, initialised with {self.count}",
             fix=(
-                "let one phase have exactly its own arrivals, and let whoever completes the next "
-                "phase wait first (through another barrier) for all who wait for this one"
+                "let whoever completes the next phase wait first, through another barrier, for all "
+                "who wait for this one: in a ring, who fills a stage again waits for its empty "
+                "barrier, at which the readers arrive behind their reads; and let one phase have "
+                "exactly its own arrivals"
             ),
             site=by[0],
             related=[("the wait", machine.program.location(site))],
@@ -606,7 +648,7 @@ def mbarrier_arrive(
         barrier = barrier_at(w, place)
         threads, total = lanes.size, each * lanes.size
         if bytes_each:
-            barrier.expect(bytes_each[0] * threads)
+            barrier.expect(bytes_each[0] * threads, w.s)
         who = w.name() + (f" ({threads} threads)" if threads > 1 else "")
         if drop:
             barrier.count -= total
@@ -675,7 +717,7 @@ def mbarrier_pending_count(state):
 def mbarrier_expect_tx(w: Warp, address, tx, mask=None) -> None:
     """``mbarrier.expect_tx``: bytes that copies will bring in this phase."""
     for (place, nbytes), lanes in groups_of(w, mask, address, tx):
-        barrier_at(w, place).expect(nbytes * lanes.size)
+        barrier_at(w, place).expect(nbytes * lanes.size, w.s)
 
 
 @op

@@ -675,7 +675,8 @@ def _landed(cta: Cta) -> None:
                 "in-flight-at-exit",
                 None,
                 f"CTA {cta.label()} may end while a copy into its shared memory is under way: "
-                "none of its threads waits for the mbarrier that the copy completes on",
+                f"none of its threads waits for {access.barrier_words(cta.cluster, agent)}, which "
+                "the copy completes",
                 memory="shared memory",
                 threads=f"CTA {cta.label()}",
                 fix="wait for every copy that has been issued, also for those of stages not used",
@@ -940,13 +941,17 @@ def _bulk_exit(w: Warp) -> None:
     unread = [number for number, copies in pending if copies and number not in groups.read]
     if unread:
         site = groups.sites.get(min(unread), w.s)
+        uncommitted = any(copies for _, copies in groups.open.values())
         w.machine.report(
             "in-flight-at-exit",
             w,
-            f"exits with {len(unread)} bulk group{'s' * (len(unread) != 1)} of stores whose shared "
-            "memory may still be read",
+            f"{w.name()} exits while {len(unread)} bulk group{'s' * (len(unread) != 1)} of its "
+            "stores may still read shared memory",
             memory="shared memory",
-            fix="commit the group, and execute cp.async.bulk.wait_group.read 0 in the same thread",
+            fix=(
+                "execute cp.async.bulk.wait_group.read 0 in the thread that issued the stores, "
+                "before it exits" + (", behind a commit_group" if uncommitted else "")
+            ),
             site=site,
         )
 

@@ -446,38 +446,22 @@ class Cluster:
         for warp in warps:
             if warp.waiting is not None and warp.waiting.missed is not None:
                 warp.waiting.missed()
-        hopeless = _hopeless(machine.deadlock, warps)
-        first = min(warps, key=lambda warp: (_accused(warp, hopeless), warp.id))
+        from mlsys_gpu.sim.machine import deadlocks
+
+        first, cause = deadlocks.first(machine.deadlock, warps)
         described = first.waiting.describe() if first.waiting else ""
+        because = f": {cause.message}" if cause.message else ""
         machine.report(
-            _deadlock_code(first),
+            deadlocks.code(first),
             first,
-            f"{len(warps)} warp{'s wait' if len(warps) != 1 else ' waits'} for ever; "
+            f"{len(warps)} warp{'s wait' if len(warps) != 1 else ' waits'} for ever{because}; "
             f"{first.name()} {described}",
             memory="",
-            fix=DEADLOCK_FIXES.get(
-                first.waiting.kind if first.waiting else "",
-                "make sure that whoever should arrive does so on every path",
-            ),
-            related=[*_initialised(first), *_elsewhere(first, warps)],
+            fix=cause.fix,
+            related=[*cause.related, *deadlocks.initialised(first), *_elsewhere(first, warps)],
         )
         raise Stop
 
-
-DEADLOCK_FIXES = {
-    "mbarrier": (
-        "let the one who should arrive do so (a tcgen05.commit, an arrive, the bytes of a copy), "
-        "initialise the barrier with the number of arrivals that really come, and wait for the "
-        "phase that comes next: 0 first, then flip it after every wait"
-    ),
-    "barrier": "let every thread that the barrier counts reach it, on every path",
-    "wgmma": "let all four warps of the warpgroup reach the same wgmma instructions",
-    "tcgen05.alloc": "give back tensor memory (tcgen05.dealloc) before asking for more",
-    "setmaxnreg": (
-        "ask for no more than the CTA owns: lower the registers of the warpgroups that need few "
-        "(setmaxnreg.dec) before, or ask for fewer"
-    ),
-}
 
 #: Where the ISA's text is read in more than one way: each rule's name, and its readings with what
 #: they mean. The first is the one that holds unless :func:`mlsys_gpu.sim.simulate` is told another.
@@ -573,51 +557,6 @@ DONE = object()
 #: Called with each warp that exits, and with each CTA when all of its work has ended.
 EXIT_HOOKS: list[Callable[[Warp], None]] = []
 END_HOOKS: list[Callable[[Cta], None]] = []
-
-
-def _accused(warp: Warp, hopeless: list[Warp]) -> int:
-    """Order of waiting warps by what a deadlock is most likely due to."""
-    kind = warp.waiting.kind if warp.waiting else ""
-    return {"setmaxnreg": 0, "mbarrier": 1 if warp in hopeless else 2}.get(kind, 3)
-
-
-def _hopeless(deadlock: dict[str, Any], warps: list[Warp]) -> list[Warp]:
-    """The warps that wait for nothing but bytes, which no warp can bring any more: the others may
-    wait for what these would do."""
-    from mlsys_gpu.sim.machine import waitgraph
-
-    alone = {node["id"] for node in deadlock["nodes"] if node.get("actors") == 0}
-    stuck = {
-        edge["from"]
-        for edge in deadlock["edges"]
-        if edge["kind"] == "waits" and edge["to"] in alone
-    }
-    return [w for w in warps if waitgraph.warp_name(w) in stuck and _short_of_bytes(w)]
-
-
-def _deadlock_code(first: Warp) -> str:
-    if first.waiting is not None and first.waiting.kind == "setmaxnreg":
-        return "setmaxnreg-budget"
-    # Behind another error the missing bytes are what follows from it, and no cause.
-    errors = any(f.severity == "error" for f in first.machine.findings.values())
-    return "tx-count" if _short_of_bytes(first) and not errors else "deadlock"
-
-
-def _short_of_bytes(warp: Warp) -> bool:
-    """Whether a warp waits for a barrier that lacks nothing but bytes, and no copy is under way."""
-    if warp.waiting is None or warp.waiting.kind != "mbarrier":
-        return False
-    barrier = warp.waiting.target
-    return barrier.pending == 0 and barrier.tx != 0
-
-
-def _initialised(warp: Warp) -> list[tuple[str, Location | None]]:
-    """Where the mbarrier that a warp waits for was initialised."""
-    if warp.waiting is None or warp.waiting.kind != "mbarrier":
-        return []
-    barrier = warp.waiting.target
-    place = warp.machine.program.location(barrier.init_site)
-    return [(f"initialised with {barrier.count}", place)]
 
 
 def _elsewhere(first: Warp, warps: list[Warp]) -> list[tuple[str, Location | None]]:
@@ -1104,11 +1043,12 @@ def _without_effect(machine: Machine) -> bool:
 
 
 def _unwritten(machine: Machine, tensor) -> None:
-    """Report an output of which whole tiles are missing.
+    """Report an output of which whole tiles are missing, or a few elements.
 
     Only a warning: a kernel may mean to write a part. So the output must have been written for the
-    most part, by several CTAs, and what is missing must be as wide as the tiles beside it; and a
-    tensor that the kernel reads as well, or updates by atomics, is no plain output.
+    most part, by several CTAs, and what is missing must be as wide as the tiles beside it; or at
+    most one element in 32 is missing. A tensor that the kernel reads as well, or updates by
+    atomics, is no plain output.
     """
     order = tensor.order
     if order is None or order.reader is not None or order.strong is not None:
@@ -1117,7 +1057,9 @@ def _unwritten(machine: Machine, tensor) -> None:
     written, elements = seen["written"], seen["elements"]
     if written is None or written == elements or 2 * written < elements:
         return
-    if len(np.unique(tensor.writer)) < 3 or not _tiles_missing(tensor, order.writer):
+    few = 32 * (elements - written) <= elements
+    tiles = len(np.unique(tensor.writer)) >= 3 and _tiles_missing(tensor, order.writer)
+    if not few and not tiles:
         return
     machine.report(
         "unwritten-output",
@@ -1129,6 +1071,9 @@ def _unwritten(machine: Machine, tensor) -> None:
         fix=(
             "let the tiles cover the whole output: divide rounding up, and let all roles and CTAs "
             "walk through the same tiles; where the rest is meant to stay as it was, this is right"
+            if tiles
+            else "see which threads would write these elements, and what keeps them from it (a "
+            "condition, a bound); where they are meant to stay as they were, this is right"
         ),
         site=int((order.writer[order.writer != 0] & SITE_MASK).min()),
         severity="warning",
@@ -1194,8 +1139,15 @@ def coverage(tensor) -> dict[str, Any]:
     owner = np.repeat(words, per)[::wide][:elements]
     missing = owner == 0
     text = ""
-    if missing.any() and len(tensor.shape) == 2:
+    if missing.any() and missing.sum() <= 4:
+        where = [np.unravel_index(int(i), tensor.shape or (1,)) for i in np.flatnonzero(missing)]
+        text = ", ".join(f"{tensor.name}[{', '.join(str(int(i)) for i in at)}]" for at in where)
+    elif missing.any() and len(tensor.shape) == 2:
         text = _tiles(missing.reshape(tensor.shape))
+    elif missing.any() and len(tensor.shape) == 1:
+        parts = ranges(np.flatnonzero(missing).tolist()).split(", ")
+        text = ", ".join(f"{tensor.name}[{part}]" for part in parts[:8])
+        text += ", …" * (len(parts) > 8)
     tile, cells = coverage_map(owner.reshape(-1, tensor.shape[-1] if tensor.shape else 1))
     return {
         "elements": elements,

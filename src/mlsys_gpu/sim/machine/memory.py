@@ -160,6 +160,8 @@ class Shadow:
         self.writer = np.zeros(shape, dtype=np.int64)
         #: The stamps that the last writes replaced: they say which value a reader was meant to get.
         self.previous = np.zeros(shape, dtype=np.int64)
+        #: The first write of each word: who has seen it was meant to read in an early round.
+        self.first = np.zeros(shape, dtype=np.int64)
         self.readers: dict[int, np.ndarray] = {}
         #: Lanes of the last writer and reader, for threads' accesses (see access.same_warp).
         self.writer_lane = np.full(shape, -2, dtype=np.int8)
@@ -170,7 +172,10 @@ class Shadow:
 
     def write(self, index, stamp) -> None:
         """Record a write."""
-        self.previous[index] = self.writer[index]
+        before = self.writer[index]
+        self.previous[index] = before
+        if not np.all(before):
+            self.first[index] = np.where(before, self.first[index], stamp)
         self.writer[index] = stamp
         if self.strong is not None:
             self.strong[index] = False
@@ -192,6 +197,7 @@ class Shadow:
             flat.writer_lane = self.writer_lane.reshape(-1)
             flat.reader_lane = self.reader_lane.reshape(-1)
             flat.previous = self.previous.reshape(-1)
+            flat.first = self.first.reshape(-1)
             flat.strong = None if self.strong is None else self.strong.reshape(-1)
             flat.readers = {a: r.reshape(-1) for a, r in self.readers.items()}
             flat._flat = flat
@@ -213,7 +219,7 @@ class Shadow:
     def forget(self, index) -> None:
         """Make words as if nothing had ever touched them (a new allocation)."""
         self.writer[index] = 0
-        self.previous[index] = 0
+        self.previous[index] = self.first[index] = 0
         if self.strong is not None:
             self.strong[index] = False
         for stamps in self.readers.values():

@@ -620,6 +620,15 @@ def _tmem_check(w: Warp, cta: Cta, lanes, start: int, count: int, access: Access
     return True
 
 
+#: What the readings of tcgen05-ld have to do with a load that nobody has waited for.
+_LOADS = {
+    "dependency": (
+        "; that its registers have been used says nothing of that (reading tcgen05-ld: dependency)"
+    ),
+    "wait": "; nor may its registers be used before (reading tcgen05-ld: wait)",
+}
+
+
 def _not_waited(w: Warp, cta: Cta, column: int, stamps: np.ndarray, access: Access) -> bool:
     """Report a load or store that was issued before an access and that its thread has not waited
     for: the order of the threads alone does not finish it."""
@@ -642,9 +651,11 @@ def _not_waited(w: Warp, cta: Cta, column: int, stamps: np.ndarray, access: Acce
     machine.report(
         "missing-tcgen05-wait",
         w,
-        f"{other.name()} has not waited for this {what}, which may not have {verb} tensor-memory "
-        f"column {column} yet when {agents.name(access.agent)} {later} ({there})"
-        + ("" if own else ": what hands the column over shows only that it was issued"),
+        f"{other.name()} has not waited for this {what} (no tcgen05.wait{wait} behind it), which "
+        f"may not have {verb} tensor-memory column {column} yet when {agents.name(access.agent)} "
+        f"{later} ({there})"
+        + ("" if own else ": what hands the column over shows only that it was issued")
+        + (_LOADS[machine.reading("tcgen05-ld")] if unit == "tmem_load" else ""),
         memory=f"tensor memory, column {column}",
         threads=f"{agents.name(early)} and {agents.name(access.agent)}, CTA {cta.label()}",
         fix=(
