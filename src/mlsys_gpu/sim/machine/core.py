@@ -1046,9 +1046,9 @@ def _unwritten(machine: Machine, tensor) -> None:
     """Report an output of which whole tiles are missing, or a few elements.
 
     Only a warning: a kernel may mean to write a part. So the output must have been written for the
-    most part, by several CTAs, and what is missing must be as wide as the tiles beside it; or at
-    most one element in 32 is missing. A tensor that the kernel reads as well, or updates by
-    atomics, is no plain output.
+    most part, by several CTAs, and what is missing must be whole tiles of those CTAs, or bands as
+    wide as the tiles beside them; or at most one element in 32 is missing. A tensor that the kernel
+    reads as well, or updates by atomics, is no plain output.
     """
     order = tensor.order
     if order is None or order.reader is not None or order.strong is not None:
@@ -1058,7 +1058,8 @@ def _unwritten(machine: Machine, tensor) -> None:
     if written is None or written == elements or 2 * written < elements:
         return
     few = 32 * (elements - written) <= elements
-    tiles = len(np.unique(tensor.writer)) >= 3 and _tiles_missing(tensor, order.writer)
+    several = len(np.unique(tensor.writer)) >= 3
+    tiles = several and (_cells_missing(tensor, seen) or _tiles_missing(tensor, order.writer))
     if not few and not tiles:
         return
     machine.report(
@@ -1078,6 +1079,16 @@ def _unwritten(machine: Machine, tensor) -> None:
         site=int((order.writer[order.writer != 0] & SITE_MASK).min()),
         severity="warning",
     )
+
+
+def _cells_missing(tensor, seen: dict[str, Any]) -> bool:
+    """Whether what nobody has written of a matrix are whole cells of its map of tiles.
+
+    The cells are no finer than 8 x 8, as a tensor core's tiles are: what single threads leave out
+    makes smaller ones.
+    """
+    rows, cols = seen["tile"]
+    return len(tensor.shape) == 2 and min(rows, cols) >= 8 and "-" not in "".join(seen["map"])
 
 
 def _tiles_missing(tensor, stamps: np.ndarray) -> bool:
