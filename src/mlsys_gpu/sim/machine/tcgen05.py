@@ -843,7 +843,7 @@ class TensorPipe:
         self.pipe = Pipe(w.cluster, f"tcgen05 of {w.name()}")
         self.batch: list[Step] = []
         self.clock = 1  # of the MMAs since the last commit
-        self.open: list[tuple[int, int]] = []  # their groups, each with a site
+        self.open: list[tuple[int, int, int]] = []  # their groups, with a site and the lane
         self.seen: np.ndarray | None = None  # the issuer's clock at its last MMA
         self.issued: dict[int, int] = {}  # its own at its last MMA, by the MMA's clock and site
 
@@ -884,8 +884,8 @@ def tcgen05_mma(
         )
         raise Stop
     pipe = _tensor_pipe(w)
-    if not pipe.open or pipe.open[-1][0] != group:
-        pipe.open.append((group, w.s))
+    if not pipe.open or (pipe.open[-1][0], pipe.open[-1][2]) != (group, w.one):
+        pipe.open.append((group, w.s, w.one))
         _one_group(w, group, "tcgen05.mma")
     known = _known(w) if w.checks else None
     what = "a tensor-memory address" if a_in_tmem else "a descriptor"
@@ -1243,6 +1243,23 @@ def _check_tmem_operand(w: Warp, cta: Cta, step: Step, lanes, what: str) -> None
     tmem.unread[box] = False
 
 
+def _own(w: Warp, others: list[tuple[int, int, int]]) -> None:
+    """Report MMAs of other lanes behind which a commit stands: it tracks its own thread's."""
+    if not others:
+        return
+    _, site, lane = others[0]
+    place = w.machine.program.location(site)
+    w.machine.report(
+        "missing-commit",
+        w,
+        f"tcgen05.commit by lane {w.one} does not cover the tcgen05.mma of lane {lane} ({place}): "
+        "a commit tracks what its own thread has issued",
+        memory="tensor memory",
+        fix="let the thread that issued the MMAs commit them, in one branch with them",
+        related=[("the MMA", place)],
+    )
+
+
 @op
 def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> None:
     """``tcgen05.commit``: one arrival at an mbarrier when this thread's MMAs so far are done.
@@ -1270,6 +1287,7 @@ def tcgen05_commit(w: Warp, address, group: int = 1, ranks=None, mask=None) -> N
         )
     else:
         _one_group(w, group, "tcgen05.commit")
+    _own(w, [entry for entry in pipe.open if w.one >= 0 <= entry[2] != w.one])
     pipe.open.clear()
     if ranks is None:
         barriers = [barrier_at(w, address)]
