@@ -216,3 +216,38 @@ def test_lanes_that_all_wait_for_what_all_have_released_are_ordered(schedule):
     )
     report = warps.run(body, shared=2048, tensors=[("Y", np.zeros(32, np.uint32))], **schedule)
     assert not report.findings, report
+
+
+GROUPS = {
+    "all commit and wait": ("", "", True),
+    "in turn": ("mask=w.lanes < 16); cp_async_commit(w, mask=w.lanes > 15", "", True),
+    "one lane commits": ("mask=w.lanes == 0", "", False),
+    "half of them wait": ("", ", mask=w.lanes < 16", False),
+    # the others' only group is their latest, which wait_group 1 leaves
+    "half of them have another group": ("); cp_async_commit(w, mask=w.lanes < 16", "", False),
+}
+
+
+@pytest.mark.parametrize("how", GROUPS)
+def test_groups_of_copies_are_each_threads_own(how, schedule):
+    """All lanes copy; the barrier of the CTA then hands over what they have waited for."""
+    commit, wait, right = GROUPS[how]
+    count = 1 if "another" in how else 0
+    report = warps.run(
+        f"""
+        X = w.machine.pointers[0]
+        cp_async(w, SB + 64 + 4 * w.lanes, X + 4 * w.lanes, 4)
+        cp_async_commit(w, {commit})
+        cp_async_wait(w, {count}{wait})
+        await cta_sync(w)
+        ld_shared(w, SB + 64 + 4 * (31 - w.lanes), 4, 1)
+        """,
+        tensors=[("X", np.arange(32, dtype=np.uint32))],
+        **schedule,
+    )
+    if right:
+        assert not report.findings, report
+    else:
+        finding = warps.only(report)
+        assert (finding.code, finding.location.line) == ("race-smem", 6)
+        assert finding.related[0][1].line == 2

@@ -190,19 +190,19 @@ def cp_async(t: Any, call: Any) -> None:
 @row("ptx.cp_async_commit_group")
 def cp_async_commit(t: Any, call: Any) -> None:
     t.mark()
-    t.emit("cp_async_commit(w)")
+    t.emit(f"cp_async_commit(w{t.mask()})")
 
 
 @row("ptx.cp_async_wait_group")
 def cp_async_wait(t: Any, call: Any) -> None:
     t.mark()
-    t.emit(f"cp_async_wait(w, {_code(t, call, 'group')})")
+    t.emit(f"cp_async_wait(w, {_code(t, call, 'group')}{t.mask()})")
 
 
 @row("ptx.cp_async_wait_all")
 def cp_async_wait_all(t: Any, call: Any) -> None:
     t.mark()
-    t.emit("cp_async_wait_all(w)")
+    t.emit(f"cp_async_wait_all(w{t.mask()})")
 
 
 @row("ptx.cp_async_mbarrier_arrive")

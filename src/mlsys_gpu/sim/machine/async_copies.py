@@ -6,12 +6,24 @@ track it. Source: PTX ISA, "cp.async" and "cp.async.mbarrier.arrive".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mlsys_gpu.sim.machine import access, order
-from mlsys_gpu.sim.machine.barriers import barrier_at, came_after, groups_of
+from mlsys_gpu.sim.machine.barriers import barrier_at, came_after, groups_of, lanes_in
 from mlsys_gpu.sim.machine.clocks import stamp, unseen
 from mlsys_gpu.sim.machine.core import Cta, Pipe, Warp, op
+
+
+@dataclass
+class _Group:
+    """What some lanes have committed together: each has a group of its own in it."""
+
+    clock: int
+    pipes: list[Pipe]
+    lanes: np.ndarray  # whose turn to wait for it is still to come
+    copied: np.ndarray  # of those, the ones that have copies in it
 
 
 class _AsyncCopies:
@@ -19,8 +31,8 @@ class _AsyncCopies:
 
     def __init__(self) -> None:
         self.clock = 1
-        self.open: list[Pipe] = []
-        self.committed: list[tuple[int, list[Pipe]]] = []
+        self.open: list[tuple[Pipe, np.ndarray]] = []  # with the lanes whose copies they are
+        self.committed: list[_Group] = []
 
 
 def _async_copies(w: Warp) -> _AsyncCopies:
@@ -68,7 +80,9 @@ def cp_async(
         target[offsets // size] = raw if size > 4 else raw[:, 0]
         cta.version += 1
 
-    copies.open.append(pipe)
+    mine = np.zeros(32, dtype=bool)
+    mine[lanes] = True
+    copies.open.append((pipe, mine))
     pipe.submit(land)
 
 
@@ -113,30 +127,54 @@ def _check_write(w: Warp, copies: _AsyncCopies, cta: Cta, words, mask) -> None:
 
 @op
 def cp_async_commit(w: Warp, mask=None) -> None:
-    """``cp.async.commit_group``."""
+    """``cp.async.commit_group``: the copies of these threads so far become a group of each."""
     copies = _async_copies(w)
-    copies.committed.append((copies.clock, copies.open))
-    copies.open = []
+    lanes = _lanes(w, mask)
+    pipes = [pipe for pipe, of in copies.open if (of & lanes).any()]
+    copied = np.zeros(32, dtype=bool)
+    for _, of in copies.open:
+        copied |= of & lanes
+    copies.open = [(pipe, of & ~lanes) for pipe, of in copies.open if (of & ~lanes).any()]
+    # one clock for the warp: a group beside copies that are still open does not show those
+    clock = copies.clock - bool(copies.open)
+    copies.committed.append(_Group(clock, pipes, lanes, copied))
     copies.clock += 1
+
+
+def _lanes(w: Warp, mask) -> np.ndarray:
+    found = np.zeros(32, dtype=bool)
+    found[lanes_in(w, mask)] = True
+    return found
 
 
 @op
 def cp_async_wait(w: Warp, count: int, mask=None) -> None:
-    """``cp.async.wait_group N``: all but the latest N groups of these threads are done."""
+    """``cp.async.wait_group N``: all but the latest N groups of these threads are done.
+
+    A group counts as done for the warp once all lanes that have copies in it have waited.
+    """
     copies = _async_copies(w)
-    keep = max(0, len(copies.committed) - int(count))
-    for clock, pipes in copies.committed[:keep]:
-        for pipe in pipes:
-            pipe.drain()
-        w.clock[0, w.unit["cp_async"]] = max(int(w.clock[0, w.unit["cp_async"]]), clock)
-    del copies.committed[:keep]
+    lanes, later = _lanes(w, mask), np.zeros(32, dtype=np.int64)
+    for group in reversed(copies.committed):
+        done = lanes & (later >= int(count))
+        later += group.lanes
+        group.lanes = group.lanes & ~done
+        group.copied = group.copied & ~done
+    unit, before = w.unit["cp_async"], True
+    for group in copies.committed:
+        before = before and not group.copied.any()
+        if before:
+            for pipe in group.pipes:
+                pipe.drain()
+            w.clock[0, unit] = max(int(w.clock[0, unit]), group.clock)
+    copies.committed = [g for g in copies.committed if g.lanes.any()]
 
 
 @op
 def cp_async_wait_all(w: Warp, mask=None) -> None:
     """``cp.async.wait_all``."""
-    cp_async_commit(w)
-    cp_async_wait(w, 0)
+    cp_async_commit(w, mask)
+    cp_async_wait(w, 0, mask)
 
 
 @op
@@ -149,7 +187,8 @@ def cp_async_mbarrier_arrive(w: Warp, address, counted: bool, mask=None) -> None
     """
     copies = _async_copies(w)
     agent = w.unit["cp_async"]
-    pipes = [*(p for _, group in copies.committed for p in group), *copies.open]
+    pipes = [p for group in copies.committed for p in group.pipes]
+    pipes += [pipe for pipe, _ in copies.open]
     clock = np.zeros_like(w.clock)
     clock[0, agent] = max(copies.clock, int(w.clock[0, agent]))
     came_after(clock, w.clock)
