@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlsys_gpu.sim.machine import access, order
+from mlsys_gpu.sim.machine import access, loose, order
 from mlsys_gpu.sim.machine.barriers import barrier_at, came_after, groups_of, lanes_in
 from mlsys_gpu.sim.machine.clocks import stamp, unseen
 from mlsys_gpu.sim.machine.core import Cta, Pipe, Warp, op
@@ -80,9 +80,7 @@ def cp_async(
         target[offsets // size] = raw if size > 4 else raw[:, 0]
         cta.version += 1
 
-    mine = np.zeros(32, dtype=bool)
-    mine[lanes] = True
-    copies.open.append((pipe, mine))
+    copies.open.append((pipe, loose.mask_of(lanes)))
     pipe.submit(land)
 
 
@@ -129,7 +127,7 @@ def _check_write(w: Warp, copies: _AsyncCopies, cta: Cta, words, mask) -> None:
 def cp_async_commit(w: Warp, mask=None) -> None:
     """``cp.async.commit_group``: the copies of these threads so far become a group of each."""
     copies = _async_copies(w)
-    lanes = _lanes(w, mask)
+    lanes = loose.mask_of(lanes_in(w, mask))
     pipes = [pipe for pipe, of in copies.open if (of & lanes).any()]
     copied = np.zeros(32, dtype=bool)
     for _, of in copies.open:
@@ -141,12 +139,6 @@ def cp_async_commit(w: Warp, mask=None) -> None:
     copies.clock += 1
 
 
-def _lanes(w: Warp, mask) -> np.ndarray:
-    found = np.zeros(32, dtype=bool)
-    found[lanes_in(w, mask)] = True
-    return found
-
-
 @op
 def cp_async_wait(w: Warp, count: int, mask=None) -> None:
     """``cp.async.wait_group N``: all but the latest N groups of these threads are done.
@@ -154,7 +146,7 @@ def cp_async_wait(w: Warp, count: int, mask=None) -> None:
     A group counts as done for the warp once all lanes that have copies in it have waited.
     """
     copies = _async_copies(w)
-    lanes, later = _lanes(w, mask), np.zeros(32, dtype=np.int64)
+    lanes, later = loose.mask_of(lanes_in(w, mask)), np.zeros(32, dtype=np.int64)
     for group in reversed(copies.committed):
         done = lanes & (later >= int(count))
         later += group.lanes

@@ -46,6 +46,13 @@ def note(w: Warp, what: tuple[str, int, bool], stamps: Any, index: Any, lanes: A
         del kept[next(iter(kept))]
 
 
+def mask_of(lanes: Any) -> np.ndarray:
+    """A mask of 32 lanes from their numbers."""
+    mask = np.zeros(32, dtype=bool)
+    mask[lanes] = True
+    return mask
+
+
 def together(w: Warp) -> None:
     """A barrier of all the warp's lanes has ordered what they did, and what they have seen."""
     w.loose.clear()
@@ -54,8 +61,7 @@ def together(w: Warp) -> None:
 
 def some_together(w: Warp, lanes: np.ndarray) -> None:
     """A barrier of some lanes: what one of them releases covers what the others did before."""
-    here = np.zeros(32, dtype=bool)
-    here[lanes] = True
+    here = mask_of(lanes)
     for key, (stamps, index, by, done) in w.loose.items():
         w.loose[key] = stamps, index, by, done | here
 
@@ -78,8 +84,7 @@ def part(w: Warp, lanes: Any, fence: bool = False) -> None:
         if not fence:
             w.loose.clear()
         return
-    here = np.zeros(32, dtype=bool)
-    here[lanes] = True
+    here = mask_of(lanes)
     now, fenced = (int(n) for n in w.clock[:2, w.agent])
     for key, (stamps, index, by, before) in list(w.loose.items()):
         done = before | here
