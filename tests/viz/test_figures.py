@@ -11,10 +11,13 @@ import pytest
 from mlsys_gpu import viz
 from mlsys_gpu.viz import figures
 
+from .two_stage import two_stage
+
 MAKERS = {
     "execution-hierarchy": lambda: viz.execution_hierarchy(),
     "layout": lambda: viz.layout(16, 64),
     "gemm-tiles": lambda: viz.gemm_tiles(256, 384, 192),
+    "timeline": lambda: viz.timeline(two_stage()),
 }
 
 

@@ -30,6 +30,10 @@ swizzle, access)``                    address, bank, 16-byte chunk in shared mem
                                       without swizzle; which thread touches it; bank conflicts.
 ``gemm_tiles(M, N, K, tile, dtype)``  Kind ``gemm-tiles``: output tiles, the CTA of each, the K
                                       loop step by step, bytes moved and FLOP done.
+``timeline(data)``                    Kind ``timeline``: a modelled run cycle by cycle: roles,
+                                      engines, barriers' phases, stages' contents, TMEM, and the
+                                      source line of each role. The function ``page`` of its
+                                      module makes one self-contained HTML file of it.
 ``badge(kind, note="")``              A label for an output of a cell: ``"simulated"``,
                                       ``"measured"``, ``"recorded"``, ``"modelled"`` or
                                       ``"not-on-silicon"``.
@@ -96,6 +100,7 @@ from .figures import Figure, badge, figure, kinds
 from .hierarchy import execution_hierarchy
 from .layouts import bank, bank_conflicts, layout, smem_offset, swizzle_offset
 from .tiles import gemm_tiles, tile_traffic
+from .timeline import timeline
 
 if TYPE_CHECKING:
     from . import static
@@ -114,6 +119,7 @@ __all__ = [
     "static",
     "swizzle_offset",
     "tile_traffic",
+    "timeline",
 ]
 
 

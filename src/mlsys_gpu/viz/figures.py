@@ -17,6 +17,7 @@ KINDS: dict[str, str] = {
     "execution-hierarchy": "viz-execution-hierarchy.js",
     "layout": "viz-layout.js",
     "gemm-tiles": "viz-gemm-tiles.js",
+    "timeline": "viz-timeline.js",
 }
 
 #: Set by the book's Sphinx extension: the page loads the assets itself, so outputs leave them out.
@@ -147,6 +148,10 @@ class Figure:
             return self._body()
         # A notebook has no page of ours around it: bring style and code along, each time, so
         # that any one output works on its own.
+        return self.standalone()
+
+    def standalone(self) -> str:
+        """The figure with its style and code, for a page that has neither."""
         return (
             f"<style>{_asset('viz-figure.css')}</style>{self._body()}"
             f"<script>{_asset('viz-core.js')}\n{_asset(KINDS[self.kind])}\n"
