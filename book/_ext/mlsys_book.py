@@ -135,7 +135,15 @@ class NamedCorners(SphinxTransform):
 
 def kernel_path(name: str) -> Path:
     """File of a kernel (``gemm/hopper/step1``), or of a source named from the repository's root."""
-    path = ROOT / name if name.endswith(".py") else KERNELS / f"{name}.py"
+    group = name.partition("/")[0]
+    if name.endswith(".py"):
+        path = ROOT / name
+    elif group == "fixtures":
+        path = ROOT / "tests/sim" / f"{name}.py"
+    elif group == "micro":  # kernels of a few lines, in one file
+        path = ROOT / "tests/sim/fixtures/hopper_micro.py"
+    else:
+        path = KERNELS / f"{name}.py"
     if not path.is_file():
         raise FileNotFoundError(f"no source {path.relative_to(ROOT)}")
     return path
@@ -296,10 +304,14 @@ BASELINES = {
 
 
 def _shape(row: dict[str, Any]) -> str:
-    if "M" in row:
-        return f"{row['M']} × {row['N']} × {row['K']}"
+    words = []
+    for names in (("M", "N", "K"), ("M", "N"), ("R", "C"), ("n",)):  # sizes
+        if all(name in row for name in names):
+            words.append(" × ".join(str(row[name]) for name in names))
+            break
     names = ("batch", "heads", "kv_heads", "seqlen", "head_dim")
-    words = [f"{name.replace('_', ' ')} {row[name]}" for name in names if name in row]
+    options = ("ctas", "clusters", "stages", "padding", "count")
+    words += [f"{name.replace('_', ' ')} {row[name]}" for name in names + options if name in row]
     return ", ".join(words + (["causal"] if row.get("causal") else []))
 
 
@@ -334,6 +346,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
             ("time (p20–p80)", _time),
             ("TFLOP/s", lambda row: _number(row.get("tflops"))),
         ]
+    if any("gb_per_s" in row for row in rows):
+        columns.append(("GB/s", lambda row: _number(row.get("gb_per_s"))))
     if any("tflops_per_sm" in row for row in rows):
         columns.append(("TFLOP/s per SM", lambda row: _number(row.get("tflops_per_sm"))))
     for name in sorted({name for row in rows for name in row.get("baseline", {})}):

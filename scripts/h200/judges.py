@@ -52,22 +52,24 @@ PAD = 256  # bytes that each set's arrays start at a multiple of
 
 
 def compiled(identity: str) -> dict[str, Any]:
-    """Compile a judge's kernel into the cache on disk: its resources, launch and machine code."""
+    """Compile a judge's kernel into the cache on disk: its machine code, and how it is launched."""
     from mlsys_gpu import artifacts
 
     made = artifacts.inspect(judge(identity).build())
     return {
         "cubin": made.cubin,
         "function": str(made.lowered.device.attrs["global_symbol"]),
-        "resources": made.resources,
-        "ctas": made.launch.ctas,
-        "cluster": list(made.launch.cluster),
-        "grid": list(made.launch.grid),
+        "launch": {
+            "grid": list(made.launch.grid),
+            "cluster": list(made.launch.cluster),
+            "threads": made.launch.threads,
+            "dynamic_shared_bytes": made.launch.shared_bytes,
+        },
     }
 
 
-def occupancy(made: dict[str, Any]) -> dict[str, int]:
-    """CTAs that fit on an SM, by cuOccupancyMaxActiveBlocksPerMultiprocessor; registers as loaded.
+def resources(made: dict[str, Any]) -> dict[str, int]:
+    """What a thread and a CTA take, and CTAs that fit on an SM, as the driver says.
 
     Needs a CUDA context. Raises RuntimeError with the driver's error.
     """
@@ -78,17 +80,25 @@ def occupancy(made: dict[str, Any]) -> dict[str, int]:
             raise RuntimeError(f"the driver says {answer[0].name}")
         return answer[1] if len(answer) > 1 else None
 
-    dynamic = made["resources"]["dynamic_shared_bytes"]
-    attribute = driver.CUfunction_attribute
+    threads, dynamic = made["launch"]["threads"], made["launch"]["dynamic_shared_bytes"]
     module = value(driver.cuModuleLoadData(made["cubin"]))
     try:
         function = value(driver.cuModuleGetFunction(module, made["function"].encode()))
-        most = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        of = driver.CUfunction_attribute
+
+        def attribute(name: str) -> int:
+            which = getattr(of, f"CU_FUNC_ATTRIBUTE_{name}")
+            return int(value(driver.cuFuncGetAttribute(which, function)))
+
+        most = of.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         value(driver.cuFuncSetAttribute(function, most, dynamic))
-        threads = made["resources"]["threads"]
         count = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, dynamic)
-        registers = driver.cuFuncGetAttribute(attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
-        return {"ctas_per_sm": int(value(count)), "registers": int(value(registers))}
+        return {
+            "registers": attribute("NUM_REGS"),
+            "local_bytes": attribute("LOCAL_SIZE_BYTES"),
+            "static_shared_bytes": attribute("SHARED_SIZE_BYTES"),
+            "ctas_per_sm": int(value(count)),
+        }
     finally:
         value(driver.cuModuleUnload(module))
 
@@ -161,10 +171,8 @@ def measure_one(case: Judge, made: dict[str, Any], gpu: Device, seconds: float) 
         "tflops": tflops if case.flop else None,
         "gb_per_s": case.bytes / figures["ms"] / 1e6,
         "max_error": round(error, 4),
-        "grid": made["grid"],
-        "cluster": made["cluster"],
-        **made["resources"],
-        **occupancy(made),
+        **made["launch"],
+        **resources(made),
         "samples": len(timer.samples),
         "launches_per_sample": timer.launches,
         "input_sets": sets.count,
@@ -198,7 +206,10 @@ def measure(chosen: list[Judge], output: Path, minutes: float, seconds: float) -
             except Exception as error:
                 failures.append(f"{case.id}: {type(error).__name__}: {error}")
     print(f"compiled {len(ready)} kernels, {time.monotonic() - began:.0f} s", flush=True)
-    provenance = benchmarking.provenance(gpu, {c.name: c.source_sha256 for c in chosen})
+    folder = f"{output.parent}{os.sep}"
+    command = benchmarking.this_command().replace(folder, "")  # it means nothing elsewhere
+    sources = {case.name: case.source_sha256 for case in chosen}
+    provenance = benchmarking.provenance(gpu, sources, command)
     provenance |= {"method": METHOD, "inputs": "random, as tests/sim/judged.py makes them"}
     for case, made in ready:
         if time.monotonic() - began > 60 * minutes:

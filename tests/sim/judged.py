@@ -281,6 +281,7 @@ JUDGES: list[Judge] = [
     _step(1, 128, 128, 64),
     _step(2, 128, 128, 64),
     _step(2, 128, 128, 448),
+    _step(2, 128, 128, 4096),
     _step(3, 2048, 4096, 1024),
     *_both("copy_cp_async", ctas=8 * SMS),
     *_both("total", ctas=8 * SMS),

@@ -1,4 +1,7 @@
-"""What judges the model of time: the registry and its checks of outputs."""
+"""What judges the model of time: the registry, its checks of outputs, and what was measured."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +11,8 @@ from mlsys_gpu import sim
 from . import judged
 
 torch = pytest.importorskip("torch")
+
+RESULTS = Path(__file__).resolve().parents[2] / "book" / "results" / "h200" / "judges.json"
 
 # Each family of judges, at a size that simulates in a second.
 SMALL = [
@@ -52,3 +57,16 @@ def test_names_tell_judges_apart():
         row = {"kernel": case.name, **case.shape, "dtype": case.dtype, "ms": 1.0}
         assert judged.of_row(row) is case
         assert judged.judge(case.id) is case
+
+
+def test_what_was_measured_is_what_judges():
+    """Rows are of kernels and shapes that exist, of their present source, and possible."""
+    rows = json.loads(RESULTS.read_text())["rows"]
+    cases = [judged.of_row(row) for row in rows]
+    assert len({case.id for case in cases}) == len(rows) >= 30
+    for row, case in zip(rows, cases, strict=True):
+        assert row["source_sha256"] == case.source_sha256, f"measure {case.id} again"
+        assert 0 < row["ms_p20"] <= row["ms"] <= row["ms_p80"]
+        assert row["gb_per_s"] == pytest.approx(case.bytes / row["ms"] / 1e6)
+        assert row["gb_per_s"] < 4800  # NVIDIA's data sheet of the H200: 4.8 TB/s
+        assert row["max_error"] <= 1
