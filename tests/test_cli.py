@@ -95,7 +95,11 @@ BAD = [
     (["check", "99.9"], "99.9"),
     (["reset", "99.9"], "99.9"),
     (["trace", "gemm"], "trace"),
-    (["calibrate"], "calibrate"),
+    (["calibrate"], "calibrating needs a Hopper (sm_90a) GPU, such as an H100 or H200; here no"),
+    (
+        ["calibrate", "-o", "/proc/constants.json"],
+        "--output /proc/constants.json cannot be written",
+    ),
 ]
 
 
@@ -274,8 +278,8 @@ def test_on_a_gpu_the_kernel_alone_is_timed(call, monkeypatch, h200):
 def test_help_offers_what_exists_and_nothing_else(call):
     status, out, _ = call("--help")
     assert status == 0
-    verbs = {"doctor", "run", "bench", "inspect", "check", "reset", "progress"}
-    assert {verb for verb in [*verbs, "trace", "calibrate"] if f" {verb} " in out} == verbs
+    verbs = {"doctor", "run", "bench", "calibrate", "inspect", "check", "reset", "progress"}
+    assert {verb for verb in [*verbs, "trace"] if f" {verb} " in out} == verbs
     assert call()[0] == 0
 
 

@@ -19,7 +19,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -177,18 +177,22 @@ def _no_compilation() -> Iterator[None]:
         tvm_ffi.register_global_func(callback, original, override=True)
 
 
-def compile_cuda(source: str, arch: str) -> Compiled:
+def compile_cuda(
+    source: str, arch: str, options: Sequence[str] = _OPTIONS, *, headers: bool = True
+) -> Compiled:
     """Compile CUDA C++ for ``arch`` (``sm_90a``) with NVRTC: PTX, cubin and the compiler's log.
 
-    Cached by source, architecture, options and compiler version. Raises :class:`CompileError`.
+    ``options`` are those that TVM compiles with, if left out; ``headers`` says whether the source
+    needs CUDA's. Cached by source, architecture, options and compiler version. Raises
+    :class:`CompileError`.
     """
     nvrtc = _nvrtc()
     version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
-    entry = cache.key(source, arch, _PREAMBLE, *_OPTIONS, version)
+    entry = cache.key(source, arch, _PREAMBLE, *options, version)
     if held := cache.read("nvrtc", entry):
         text = json.loads(held)
         return Compiled(text["ptx"], base64.b64decode(text["cubin"]), text["log"])
-    compiled = _run_nvrtc(nvrtc, source, arch)
+    compiled = _run_nvrtc(nvrtc, source, arch, options, headers)
     text = {
         "ptx": compiled.ptx,
         "cubin": base64.b64encode(compiled.cubin).decode(),
@@ -263,8 +267,9 @@ def _nvdisasm() -> str:
     return tool
 
 
-def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> Compiled:
-    options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"-I{p}" for p in _include_paths())]
+def _run_nvrtc(nvrtc: Any, source: str, arch: str, given: Sequence[str], headers: bool) -> Compiled:
+    folders = _include_paths() if headers else ()
+    options = [f"--gpu-architecture={arch}", *given, *(f"-I{path}" for path in folders)]
     # The driver's header is the host's business; NVRTC compiles the device alone.
     code = _PREAMBLE + source.replace("#include <cuda.h>", "")
     status, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, None, None)

@@ -613,11 +613,14 @@ def _number(text: str | None) -> float | None:
 
 
 def _nvidia_smi(query: str) -> list[str] | None:
-    """What ``nvidia-smi`` says about torch's current GPU; None where it says nothing."""
-    import torch
+    """What ``nvidia-smi`` says about torch's current GPU; None where it says nothing.
 
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    uuid = getattr(properties, "uuid", None)
+    Without torch, or before it was imported, that is the first GPU.
+    """
+    torch, uuid = sys.modules.get("torch"), None
+    if torch is not None and torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        uuid = getattr(properties, "uuid", None)
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     if uuid is not None:
         command.append(f"--id=GPU-{uuid}")

@@ -699,6 +699,55 @@ def _print_benchmark(result: Any) -> None:
     console.print(table)
 
 
+# -------------------------------------------------------------------------------------- calibrate
+
+
+@app.command()
+def calibrate(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Result file (JSON).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Measure the time model's constants on this machine's GPU."""
+    if output is not None:
+        _refuse_unwritable(output)
+    from mlsys_gpu import calibration
+
+    result = calibration.calibrate(progress=lambda line: print(line, file=sys.stderr, flush=True))
+    if output is not None:
+        result.save(output)
+    if as_json:
+        _print_json(result.to_dict())
+    elif output is None:
+        _print_constants(result)
+    return WRONG if result.missing else RIGHT
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse a result file that cannot be written, before anything is measured."""
+    if path.is_dir():
+        raise BadUse(f"--output must name a file, and {path} is a folder.")
+    existed = path.exists()
+    try:
+        with path.open("a"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise BadUse(f"--output {path} cannot be written: {error.strerror}.") from error
+
+
+def _print_constants(result: Any) -> None:
+    from rich.table import Table
+
+    header, cells = result.table()
+    table = Table(*header, box=None, pad_edge=False)
+    for line in cells:
+        table.add_row(*line)
+    _console().print(table, markup=False)
+
+
 # ---------------------------------------------------------------------------------------- inspect
 
 
