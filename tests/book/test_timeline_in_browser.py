@@ -11,7 +11,7 @@ from ..viz.two_stage import joined, two_stage
 
 pytestmark = pytest.mark.slow
 
-SAYS = {"run": "runs", "issue": "issues", "wait": "waits for", "arriving": "arriving:"}
+SAYS = {"run": "runs", "issue": "issues", "arriving": "arriving:"}
 SAYS |= {"full": "full:", "read": "being read:", "busy": "busy:", "accumulate": "accumulating:"}
 
 
@@ -62,12 +62,24 @@ def check(page, given: dict, t: float) -> None:
             if track["kind"] in ("stage", "tmem"):
                 assert "free" in text
             else:
-                assert any(w in text for w in ("idle", "not started", "finished")), text
+                assert any(
+                    w in text for w in ("idle", "not started", "finished", "no later phase")
+                ), text
             continue
         t0, t1, label, _, state = spans[0]
-        assert given["labels"][label] in text
+        words_of = given["labels"][label]
+        if state == "wait":
+            # "waits for full[0], phase 3", and "waits: wgmma.wait_group 0"
+            assert (
+                words_of.replace("wait for ", "waits for ")
+                if words_of.startswith("wait for")
+                else f"waits: {words_of}"
+            ) in text
+        elif state != "phase":
+            assert f"{SAYS[state]} {words_of}" in text
+        else:
+            assert words_of in text
         if state != "phase":
-            assert f"{SAYS[state]} {given['labels'][label]}" in text
             assert f"since cycle {words(t0)}: {words(t - t0)} of {words(t1 - t0)}" in text
         else:
             # t0 is when the phase before completed; what made it complete is not this phase's

@@ -146,13 +146,13 @@ def test_arrows_lead_from_a_phases_end_to_the_wait_that_it_ended(given):
         assert ns(start["ts"]) <= ns(end["ts"])
         phase, wait = enclosing(start), enclosing(end)
         assert wait["cat"] == "role,wait"
-        assert wait["name"] == f"{names[start['pid'], start['tid']]} {phase['name']}"
+        assert wait["name"] == f"wait for {names[start['pid'], start['tid']]}, {phase['name']}"
 
 
 def test_each_wait_for_a_barrier_has_its_arrow():
     given = two_stage()
     waits = sum(
-        given["labels"][s[2]].startswith(("full", "empty"))
+        given["labels"][s[2]].startswith("wait for")
         for t in given["tracks"]
         if t["kind"] == "role"
         for s in t["spans"]
@@ -198,12 +198,12 @@ def test_lanes_are_as_few_as_can_be():
 @pytest.mark.parametrize(
     ("label", "name"),
     [
-        ("full[1] phase 3", "full[1]"),
-        ("full[11] phase 3", None),
+        ("wait for full[1], phase 3", "full[1]"),
+        ("wait for full[11], phase 3", None),
         ("wait for full", "full"),
         ("fuller", None),
         ("k_full[1]", None),
-        ("wgmma group", None),
+        ("wgmma.wait_group 1", None),
     ],
 )
 def test_a_barrier_is_found_in_a_label_by_its_whole_name(label, name):

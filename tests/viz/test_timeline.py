@@ -54,9 +54,12 @@ def test_shares_and_overlap_are_counts_of_cycles(how):
         assert [n for _, n in share["waits"]] == sorted(
             (n for _, n in share["waits"]), reverse=True
         )
-    loads = cycles_of(named(given, "sm0/tma-load"), "busy")
+    loads = cycles_of(named(given, "sm0/copies-in"), "busy")
     tensor = cycles_of(named(given, "sm0/tensor"), "busy")
-    assert dict(map(tuple, data["busy"])) == {"sm0/tma-load": len(loads), "sm0/tensor": len(tensor)}
+    assert dict(map(tuple, data["busy"])) == {
+        "sm0/copies-in": len(loads),
+        "sm0/tensor": len(tensor),
+    }
     (meet,) = data["overlaps"]
     assert (meet["compute"], meet["load"]) == (len(tensor), len(loads))
     assert meet["both"] == len(tensor & loads)
@@ -91,7 +94,7 @@ def test_the_first_window_is_a_few_steps_from_the_middle(how, steps):
     assert abs((inside[0] + inside[-1] + 1) / 2 - len(products) / 2) <= steps
     assert t0 <= data["cursor"] <= t1
     assert int(data["cursor"]) in cycles_of(named(given, "sm0/tensor"), "busy")
-    assert int(data["cursor"]) in cycles_of(named(given, "sm0/tma-load"), "busy")
+    assert int(data["cursor"]) in cycles_of(named(given, "sm0/copies-in"), "busy")
 
 
 def test_a_short_run_is_shown_whole():
@@ -124,7 +127,7 @@ def test_static_form_and_words_carry_the_same_numbers():
         for what, n in per.items():
             assert f"{what} {n}" in row
     tensor = cycles_of(named(given, "sm0/tensor"), "busy")
-    loads = cycles_of(named(given, "sm0/tma-load"), "busy")
+    loads = cycles_of(named(given, "sm0/copies-in"), "busy")
     assert f"tensor core||{len(tensor):,}||{share(len(tensor))}" in text
     assert f"in flight {round(100 * len(tensor & loads) / len(tensor))} % of it" in figure.alt
     assert figure.alt.startswith("Modelled timeline of two_stage on H200, ")

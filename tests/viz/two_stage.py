@@ -34,14 +34,12 @@ def two_stage(
     tmem: bool = False,
 ) -> dict:
     """A Timeline of ``steps`` K steps; durations in cycles."""
-    labels: list[str] = []
+    labels: dict[str, int] = {}
     names = list(LINE)
 
     def span(t0: float, t1: float, label: str, where: str | None, state: str) -> list:
-        if label not in labels:
-            labels.append(label)
         site = names.index(where) if where else -1
-        return [t0, t1, labels.index(label), site, state]
+        return [t0, t1, labels.setdefault(label, len(labels)), site, state]
 
     producer, consumer, loads, tensor, columns = [], [], [], [], []
     held = [[] for _ in range(stages)]
@@ -55,7 +53,9 @@ def two_stage(
         s, phase = k % stages, k // stages
         start = max(p, freed[k - stages] if k >= stages else 0.0)
         if start > p:
-            producer.append(span(p, start, f"empty[{s}] phase {phase - 1}", "wait empty", "wait"))
+            producer.append(
+                span(p, start, f"wait for empty[{s}], phase {phase - 1}", "wait empty", "wait")
+            )
             waits["producer", f"empty[{s}]"] = waits.get(("producer", f"empty[{s}]"), 0) + start - p
         p = start + issue
         producer.append(span(start, p, f"copy A[{k}]", "copy", "issue"))
@@ -69,12 +69,14 @@ def two_stage(
 
         ready = max(c, landed)
         if ready > c:
-            consumer.append(span(c, ready, f"full[{s}] phase {phase}", "wait full", "wait"))
+            consumer.append(
+                span(c, ready, f"wait for full[{s}], phase {phase}", "wait full", "wait")
+            )
             waits["consumer", f"full[{s}]"] = waits.get(("consumer", f"full[{s}]"), 0) + ready - c
         consumer.append(span(ready, ready + 20, "wgmma m64n128k16", "wgmma", "issue"))
         done = ready + product
         tensor.append(span(ready, done, f"wgmma of step {k}", "wgmma", "busy"))
-        consumer.append(span(ready + 20, done, "wgmma group", "wgmma wait", "wait"))
+        consumer.append(span(ready + 20, done, "wgmma.wait_group 0", "wgmma wait", "wait"))
         waits["consumer", "wgmma group"] = waits.get(("consumer", "wgmma group"), 0) + product - 20
         c = done + 10
         consumer.append(span(done, c, "arrive", "arrive", "run"))
@@ -100,7 +102,7 @@ def two_stage(
     tracks = [
         track(f"{here}/producer", "producer (warp 4)", group, "role", producer),
         track(f"{here}/consumer", "consumer (warps 0-3)", group, "role", consumer),
-        track(f"sm{cta}/tma-load", "TMA loads", f"SM {cta}", "engine", loads),
+        track(f"sm{cta}/copies-in", "copies into shared memory", f"SM {cta}", "engine", loads),
         track(f"sm{cta}/tensor", "tensor core", f"SM {cta}", "engine", tensor),
     ]
     for s in range(stages):
@@ -109,9 +111,7 @@ def two_stage(
         for s, (spans, arrivals) in enumerate(pairs):
             told = []
             for t, label, where in arrivals:
-                if label not in labels:
-                    labels.append(label)
-                told.append([t, labels.index(label), names.index(where)])
+                told.append([t, labels.setdefault(label, len(labels)), names.index(where)])
             tracks.append(
                 track(
                     *(f"{here}/{name}[{s}]", f"{name}[{s}]", group, "barrier", spans),
@@ -129,7 +129,7 @@ def two_stage(
         "summary": {"duration_us": cycles / 1830.0, "tflops": None, "bound": "tensor cores"},
         "files": {"two_stage.py": SOURCE.splitlines()},
         "sites": [["two_stage.py", LINE[n]] for n in names],
-        "labels": labels,
+        "labels": list(labels),
         "tracks": tracks,
         "waits": [[f"{here}/{who}", what, round(n, 1)] for (who, what), n in waits.items()],
     }

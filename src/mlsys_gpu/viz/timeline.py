@@ -17,9 +17,9 @@ from .figures import Figure, badge_html, figure, table_html
 
 Interval = tuple[float, float]
 
-#: Last part of an engine track's id: what multiplies, and what brings operands.
+#: How the last part of an engine track's id begins: what multiplies, and what brings operands.
 COMPUTE = ("tensor",)
-LOADS = ("tma-load", "bulk-load", "cp-async")
+LOADS = ("copies-in", "tma-load")
 
 _KEYS = ("kernel", "gpu", "clock_mhz", "cycles", "note", "files", "sites", "labels", "tracks")
 _STATES = ("run", "issue", "wait")
@@ -81,6 +81,12 @@ def shares(timeline: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def sort_of(track: Mapping[str, Any]) -> str:
+    """What an engine does: ``"compute"`` (:data:`COMPUTE`), ``"load"`` (:data:`LOADS`), ``""``."""
+    last = track["id"].rsplit("/", 1)[-1]
+    return "compute" if last.startswith(COMPUTE) else "load" if last.startswith(LOADS) else ""
+
+
 def overlaps(timeline: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Per SM: when operands are in flight while the tensor core works.
 
@@ -91,15 +97,11 @@ def overlaps(timeline: Mapping[str, Any]) -> list[dict[str, Any]]:
     engines: dict[str, dict[str, list[Any]]] = {}
     for track in timeline["tracks"]:
         if track["kind"] == "engine":
-            last = track["id"].rsplit("/", 1)[-1]
-            for sort, names in (("compute", COMPUTE), ("load", LOADS)):
-                if last.startswith(names):
-                    engines.setdefault(track["group"], {}).setdefault(sort, []).extend(
-                        track["spans"]
-                    )
+            of_group = engines.setdefault(track["group"], {})
+            of_group.setdefault(sort_of(track), []).extend(track["spans"])
     found = []
     for group, sorts in engines.items():
-        if len(sorts) == 2:
+        if {"compute", "load"} <= sorts.keys():
             compute, load = union(sorts["compute"]), union(sorts["load"])
             spans = both(compute, load)
             found.append(
@@ -150,9 +152,9 @@ def timeline_data(timeline: Mapping[str, Any]) -> dict[str, Any]:
     """What the ``timeline`` figure draws: the Timeline and what is derived from it.
 
     Adds ``shares``, ``overlaps`` (:func:`shares`, :func:`overlaps`), ``busy`` (``[track id,
-    cycles]`` per engine), ``window`` (:func:`steady_window`) and ``cursor`` (the cycle at which the
-    figure opens: in the middle of an overlap, where there is one). Raises ValueError naming what is
-    missing or out of range.
+    cycles]`` per engine), ``sorts`` (:func:`sort_of` by engine's id), ``window``
+    (:func:`steady_window`) and ``cursor`` (the cycle at which the figure opens: in the middle of an
+    overlap, where there is one). Raises ValueError naming what is missing or out of range.
     """
     missing = [key for key in _KEYS if key not in timeline]
     if missing:
@@ -190,6 +192,7 @@ def timeline_data(timeline: Mapping[str, Any]) -> dict[str, Any]:
             for t in timeline["tracks"]
             if t["kind"] == "engine"
         ],
+        "sorts": {t["id"]: sort_of(t) for t in timeline["tracks"] if t["kind"] == "engine"},
         "window": [round(t0, 1), round(t1, 1)],
         "cursor": round(cursor, 1),
     }

@@ -156,7 +156,7 @@ def perfetto(timeline: dict[str, Any]) -> dict[str, Any]:
 def waited_for(label: str, names: list[str]) -> str | None:
     """The barrier that a wait's label names, the longest where several fit; None where none does.
 
-    label: ``"full[0] phase 3"``. A name counts where no letter, digit, underscore or
+    label: ``"wait for full[0], phase 3"``. A name counts where no letter, digit, underscore or
     opening bracket adjoins it.
     """
     best = None
@@ -182,11 +182,17 @@ def _arrows(
     of_group: dict[str, list[str]] = defaultdict(list)
     for group, name in barriers:
         of_group[group].append(name)
+    # A cluster's barriers are no CTA's own: they stand in a group without roles.
+    shared = [g for g in of_group if g not in {group for group, *_ in waiting}]
     for group, tid, (t0, t1, label, _site, _state) in waiting:
+        home = group
         name = waited_for(labels[label], of_group[group])
+        for other in shared:
+            if name is None:
+                home, name = other, waited_for(labels[label], of_group[other])
         if name is None:
             continue
-        from_tid, phases = barriers[group, name]
+        from_tid, phases = barriers[home, name]
         ended = [p for p in phases if t0 < p[1] <= t1]
         if not ended:
             continue
@@ -195,13 +201,9 @@ def _arrows(
             continue  # shorter than a nanosecond: there is no slice to tie the arrow to
         # An arrow belongs to the slices that enclose its ends, hence the nanosecond before each.
         tied = {"cat": "barrier", "name": f"{name} completes", "id": len(events) // 2 + 1}
-        pid = pids[group]
-        events.append(
-            {"ph": "s", "pid": pid, "tid": from_tid, "ts": _microseconds(end - 1), **tied}
-        )
-        events.append(
-            {"ph": "f", "bp": "e", "pid": pid, "tid": tid, "ts": _microseconds(ns(t1) - 1), **tied}
-        )
+        here, there = {"pid": pids[group], "tid": tid}, {"pid": pids[home], "tid": from_tid}
+        events.append({"ph": "s", **there, "ts": _microseconds(end - 1), **tied})
+        events.append({"ph": "f", "bp": "e", **here, "ts": _microseconds(ns(t1) - 1), **tied})
     return events
 
 

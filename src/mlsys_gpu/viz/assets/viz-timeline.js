@@ -53,7 +53,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     return {
       ...track, spans, starts, latest, lane, arrivals, lanes: Math.max(1, ends.length),
       events: Float64Array.from(times).sort(),
-      last: track.id.slice(track.id.lastIndexOf("/") + 1),
+      sort: data.sorts[track.id] || "",
     };
   }
   const meets = data.overlaps.map((o) => ({
@@ -63,6 +63,8 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const tracks = [...data.tracks, ...meets].map(prepare);
   const groups = [...new Set(tracks.map((t) => t.group))];
   const text = (span) => (span[2] < 0 ? "" : data.labels[span[2]]);
+
+  const bare = (label) => label.replace(/^wait for /, "");
 
   /** Spans of a track that hold at cycle t: begun, and not yet ended. */
   function at(track, t) {
@@ -155,8 +157,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   function styleOf(track, span, index) {
     const state = span[4];
     if (state === "busy") {
-      return /^(tma-load|bulk-load|cp-async)/.test(track.last) ? paint.load
-        : /^tensor/.test(track.last) ? paint.tensor : paint.busy;
+      return { load: paint.load, compute: paint.tensor }[track.sort] || paint.busy;
     }
     if (state === "phase") return index % 2 ? paint.phase1 : paint.phase0;
     return paint[state] || paint.busy;
@@ -185,9 +186,9 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     return [cut, g.measureText(cut).width];
   }
 
-  /** On a texture: the whole label or the name that it begins with, so that the texture shows. */
+  /** On a texture: the whole label, or of a wait the barrier's name; else the texture alone. */
   function short(g, track, words, room) {
-    for (const part of track.kind === "role" ? [words, words.split(" ")[0]] : [words]) {
+    for (const part of track.kind === "role" ? [words, words.split(/[, ]/)[0]] : [words]) {
       const w = fit(g, part, Infinity)[1];
       if (w <= room) return [part, w];
     }
@@ -304,9 +305,9 @@ mlsysViz.register("timeline", (stage, data, ui) => {
         g.fillStyle = paint.fg;
         g.fillRect(x1 - 2, y, 2, h);
       }
-      const words = text(span);
+      const words = bare(text(span));
       if (w < 24 || h < 13 || !words) continue;
-      const [cut, cw] = style.plate ? short(g, track, words, w - 20) : fit(g, words, w - 8);
+      const [cut, cw] = style.plate || track.kind === "stage" ? short(g, track, words, w - 20) : fit(g, words, w - 8);
       if (!cut) continue;
       const cy = y + h / 2;
       if (style.plate) {
@@ -355,8 +356,14 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       g.restore();
       g.fillStyle = row.index === focus ? paint.accent : paint.fg;
       if (row.index === focus) g.font = `650 ${FONT}`;
-      const label = gutter ? fit(g, row.track.name, gutter - 14)[0] : row.track.name;
-      g.fillText(label, gutter ? 8 : 6, gutter ? row.y + row.h / 2 : row.y - 7);
+      if (!gutter) g.fillText(fit(g, row.track.name, width - 12)[0], 6, row.y - 7);
+      else if (row.h < 27 || fit(g, row.track.name, gutter - 14)[0] === row.track.name) {
+        g.fillText(fit(g, row.track.name, gutter - 14)[0], 8, row.y + row.h / 2);
+      } else { // "warps 4-7: wgmma, stores" in two lines
+        const cut = row.track.name.indexOf(": ") + 1 || row.track.name.indexOf(" (") || 0;
+        const parts = [row.track.name.slice(0, cut), row.track.name.slice(cut).trim()];
+        parts.forEach((part, n) => g.fillText(fit(g, part, gutter - 14)[0], 8, row.y + row.h / 2 - 6.5 + 13 * n));
+      }
       g.font = FONT;
     }
   }
@@ -430,6 +437,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   }
   function rest(track) {
     if (track.kind === "stage" || track.kind === "tmem") return "free";
+    if (track.kind === "barrier") return "no later phase completes";
     if (!track.spans.length || now < track.starts[0]) return "not started";
     if (now >= track.latest[track.latest.length - 1]) return "finished";
     return "idle";
@@ -451,7 +459,8 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     if (track.derived) return ["a load is in flight and the tensor core works", since, state];
     const says = SAYS[state] ?? state;
     const more = spans.length > 1 ? ` (${spans.length} in flight)` : "";
-    const word = track.kind === "role" ? `${says} ${text(span)}` : `${says}: ${text(span)}`;
+    const word = state === "wait" && bare(text(span)) === text(span) ? `waits: ${text(span)}`
+      : track.kind === "role" ? `${says} ${bare(text(span))}` : `${says}: ${text(span)}`;
     return [word + more, since, state];
   }
   function tell(track) {
@@ -461,6 +470,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const told = new Map();
   function buildReadout() {
     told.clear();
+    lists.style.minHeight = "";
     const parts = [];
     for (const [kind, title] of SECTIONS) {
       const list = visible.filter((t) => t.kind === kind && !t.derived);
@@ -486,11 +496,11 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       const [what, since, state] = describe(track);
       head.textContent = what;
       more.textContent = since;
-      const tensor = state === "busy" && /^tensor/.test(track.last);
-      const load = state === "busy" && /^(tma-load|bulk-load|cp-async)/.test(track.last);
-      mark.dataset.state = tensor ? "tensor" : load ? "arriving" : state;
+      mark.dataset.state = (state === "busy" && { compute: "tensor", load: "arriving" }[track.sort]) || state;
       item.classList.toggle("mg-tl-chosen", visible[focus] === track);
     }
+    // Lines wrap now and then: what is below must not jump with each step.
+    lists.style.minHeight = `${Math.max(parseFloat(lists.style.minHeight) || 0, lists.offsetHeight)}px`;
   }
 
   // ---- source ----
@@ -706,8 +716,9 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     const span = row && x >= gutter && at(row.track, T(x)).find((s) => row.track.lane[row.track.spans.indexOf(s)] === lane);
     tip.hidden = !span || event.buttons > 0 || event.pointerType === "touch";
     if (tip.hidden) return;
-    const says = row.track.kind === "role" || span[4] !== "phase" ? `${SAYS[span[4]] ?? span[4]} ` : "";
-    tip.textContent = `${says}${text(span)}: cycles ${whole(span[0])} to ${whole(span[1])} (${whole(span[1] - span[0])})`;
+    const says = SAYS[span[4]] ?? span[4];
+    const of = `${span[4] === "wait" && bare(text(span)) === text(span) ? "waits" : says} ${bare(text(span))}`;
+    tip.textContent = `${of.trim()}: cycles ${whole(span[0])} to ${whole(span[1])} (${whole(span[1] - span[0])})`;
     const box = main.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(event.clientX - box.left + 10, width - tip.offsetWidth))}px`;
     tip.style.top = `${event.clientY - box.top + 16}px`;
@@ -753,13 +764,13 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     SECTIONS.filter(([k]) => kinds.includes(k)).map(([k, title]) => chip(shownKinds, k, title)));
 
   const states = new Set(tracks.flatMap((t) => t.spans.map((s) => s[4])));
-  const engine = (test) => tracks.some((t) => t.kind === "engine" && test.test(t.last));
+  const engine = (sort) => tracks.some((t) => t.kind === "engine" && !t.derived && t.sort === sort);
   const legend = el("ul", { class: "mg-tl-legend" }, [
     ["run", "runs", states.has("run")], ["issue", "issues", states.has("issue")],
     ["wait", "waits", states.has("wait")],
-    ["arriving", "load in flight", states.has("arriving") || engine(/^(tma-load|bulk-load|cp-async)/)],
-    ["full", "full, not yet read", states.has("full")], ["tensor", "tensor core works", engine(/^tensor/)],
-    ["busy", "other engine works", tracks.some((t) => t.kind === "engine" && !t.derived && !/^(tma-load|bulk-load|cp-async|tensor)/.test(t.last))],
+    ["arriving", "load in flight", states.has("arriving") || engine("load")],
+    ["full", "full, not yet read", states.has("full")], ["tensor", "tensor core works", engine("compute")],
+    ["busy", "other engine works", engine("")],
     ["read", "being read", states.has("read")], ["written", "being written", states.has("written")],
     ["accumulate", "accumulating", states.has("accumulate")], ["phase", "phase of a barrier", states.has("phase")],
     ["arrival", "arrival", tracks.some((t) => t.arrivals.length)],
@@ -830,6 +841,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     if (!w) return;
     const ratio = Math.min(3, window.devicePixelRatio || 1);
     if (w === width && ratio === dpr) return;
+    lists.style.minHeight = "";
     if (!width && w < 560 && home[1] - home[0] < END) { // a phone: fewer steps, wider
       const half = (home[1] - home[0]) / 4;
       home = [Math.max(0, now - half), Math.min(END, now + half)];
