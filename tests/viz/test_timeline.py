@@ -43,6 +43,7 @@ def test_shares_and_overlap_are_counts_of_cycles(how):
     data = timeline_data(given)
     assert given == before
     assert json.loads(json.dumps(data)) == data
+    assert data["tracks"] == given["tracks"]
     total = int(given["cycles"])
     for share in data["shares"]:
         track = named(given, share["track"])
@@ -95,6 +96,18 @@ def test_the_first_window_is_a_few_steps_from_the_middle(how, steps):
     assert t0 <= data["cursor"] <= t1
     assert int(data["cursor"]) in cycles_of(named(given, "sm0/tensor"), "busy")
     assert int(data["cursor"]) in cycles_of(named(given, "sm0/copies-in"), "busy")
+
+
+def test_what_lies_past_the_end_is_cut():
+    given = two_stage()
+    end = named(given, "cta0/consumer")["spans"][30][0] + 5
+    data = timeline_data({**given, "cycles": end})
+    for track, whole in zip(data["tracks"], given["tracks"], strict=True):
+        for state in {s[4] for s in whole["spans"]}:
+            assert cycles_of(track, state) == {c for c in cycles_of(whole, state) if c < end}
+        assert all(a[0] <= end for a in track.get("arrivals", ()))
+    for share in data["shares"]:
+        assert sum(share[k] for k in ("run", "issue", "wait", "idle")) == end
 
 
 def test_a_short_run_is_shown_whole():

@@ -148,8 +148,16 @@ def steady_window(timeline: Mapping[str, Any], steps: int = 6) -> tuple[float, f
     return max(0.0, t0 - margin), min(end, t1 + margin)
 
 
+def _until(track: Mapping[str, Any], end: float) -> dict[str, Any]:
+    """A track with what happens before ``end`` alone."""
+    cut = {"spans": [[s[0], min(s[1], end), *s[2:]] for s in track["spans"] if s[0] < end]}
+    if "arrivals" in track:
+        cut["arrivals"] = [a for a in track["arrivals"] if a[0] <= end]
+    return {**track, **cut}
+
+
 def timeline_data(timeline: Mapping[str, Any]) -> dict[str, Any]:
-    """What the ``timeline`` figure draws: the Timeline and what is derived from it.
+    """What the ``timeline`` figure draws: the Timeline, cut at ``cycles``, and what is derived.
 
     Adds ``shares``, ``overlaps`` (:func:`shares`, :func:`overlaps`), ``busy`` (``[track id,
     cycles]`` per engine), ``sorts`` (:func:`sort_of` by engine's id), ``window``
@@ -174,6 +182,8 @@ def timeline_data(timeline: Mapping[str, Any]) -> dict[str, Any]:
                     f"{track['id']}: span {t0} to {t1} with label {label} and site {site}; there "
                     f"are {labels} labels and {sites} sites"
                 )
+    end = timeline["cycles"]
+    timeline = {**timeline, "tracks": [_until(track, end) for track in timeline["tracks"]]}
     t0, t1 = steady_window(timeline)
     middle = (t0 + t1) / 2
     meets = overlaps(timeline)

@@ -65,6 +65,11 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const text = (span) => (span[2] < 0 ? "" : data.labels[span[2]]);
 
   const bare = (label) => label.replace(/^wait for /, "");
+  /** What a stage holds while span number i of its track lasts: what came into it last. */
+  function holds(track, i) {
+    while (i > 0 && track.spans[i][4] === "read") i -= 1;
+    return text(track.spans[i]).replace(/^load /, "");
+  }
 
   /** Spans of a track that hold at cycle t: begun, and not yet ended. */
   function at(track, t) {
@@ -305,7 +310,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
         g.fillStyle = paint.fg;
         g.fillRect(x1 - 2, y, 2, h);
       }
-      const words = bare(text(span));
+      const words = track.kind === "stage" ? holds(track, i) : bare(text(span));
       if (w < 24 || h < 13 || !words) continue;
       const [cut, cw] = style.plate || track.kind === "stage" ? short(g, track, words, w - 20) : fit(g, words, w - 8);
       if (!cut) continue;
@@ -452,12 +457,19 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       const n = track.spans.indexOf(span);
       const mine = track.arrivals.filter(([t]) => (t > t0 || (n === 0 && t >= t0)) && t <= t1);
       const come = mine.filter(([t]) => t <= now);
-      const open = mine.filter(([t]) => t > now).map(([, label]) => data.labels[label]);
+      const counts = new Map();
+      for (const [t, label] of mine) if (t > now) counts.set(label, (counts.get(label) || 0) + 1);
+      const open = [...counts].map(([label, many]) => data.labels[label] + (many > 1 ? ` × ${many}` : ""));
       const head = `${text(span)}: ${come.length} of ${mine.length} arrived`;
       return [head, `${open.length ? `pending: ${open.join("; ")}; ` : ""}completes at cycle ${whole(t1)}`, "phase"];
     }
     if (track.derived) return ["a load is in flight and the tensor core works", since, state];
     const says = SAYS[state] ?? state;
+    if (track.kind === "stage") {
+      const held = holds(track, track.spans.indexOf(span));
+      const by = state === "read" && text(span) !== held ? ` by ${text(span)}` : "";
+      return [`${says}: ${held}${by}`, since, state];
+    }
     const more = spans.length > 1 ? ` (${spans.length} in flight)` : "";
     const word = state === "wait" && bare(text(span)) === text(span) ? `waits: ${text(span)}`
       : track.kind === "role" ? `${says} ${bare(text(span))}` : `${says}: ${text(span)}`;
@@ -567,6 +579,13 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       if (line.node.offsetTop < code.scrollTop + 24 || line.node.offsetTop > code.scrollTop + code.clientHeight - 48) {
         code.scrollTop = top;
       }
+      // Deep in a loop, where lines begin far to the right, show their beginning.
+      const words = line.node.querySelector("code");
+      const left = words.offsetLeft;
+      const chars = words.textContent.length || 1;
+      const indent = ((words.textContent.length - words.textContent.trimStart().length) * words.offsetWidth) / chars;
+      const over = left + words.offsetWidth + 8 - code.clientWidth;
+      code.scrollLeft = over > 0 ? Math.min(over, Math.max(0, indent - 28)) : 0;
     }
   }
 
@@ -822,7 +841,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   stage.append(el("div", { class: "mg-tl" },
     el("p", { class: "mg-tl-note" },
       el("span", { class: "mg-badge mg-badge-modelled", title: "computed by the time model, not measured" }, "modelled"),
-      ` ${data.note.replace(/^modelled:\s*/i, "")} `, facts.length ? el("span", { class: "mg-tl-facts" }, `${facts.join(", ")}.`) : ""),
+      ` ${data.note.replace(/^modelled:\s*/i, "").replace(/\.?$/, ".")} `, facts.length ? el("span", { class: "mg-tl-facts" }, `${facts.join(", ")}.`) : ""),
     lead, legend, controls, chips,
     el("p", { class: "mg-hint mg-tl-how" }, "Drag over the tracks, or with the keyboard: ← → go from event to event of the chosen track, ↑ ↓ choose a track, + − zoom."),
     el("div", { class: "mg-tl-grid" }, main,
