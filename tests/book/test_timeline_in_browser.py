@@ -75,6 +75,11 @@ def check(page, given: dict, t: float) -> None:
                 if words_of.startswith("wait for")
                 else f"waits: {words_of}"
             ) in text
+        elif track["kind"] == "stage":
+            # what came last, and who reads it
+            came = [s for s in track["spans"] if s[0] <= t and s[4] != "read"][-1]
+            tile = given["labels"][came[2]].removeprefix("load ")
+            assert f"{SAYS[state]} {tile}" + (f" by {words_of}" if state == "read" else "") in text
         elif state != "phase":
             assert f"{SAYS[state]} {words_of}" in text
         else:
@@ -162,6 +167,10 @@ def test_all_tracks_and_other_roles_lines(show):
         marked = page.locator(".mg-tl-here, .mg-tl-there")
         assert set(marked.evaluate_all("all => all.map(n => +n.dataset.line)")) == lines
         told = page.locator(".mg-tl-who").inner_text()
+        chips = page.locator(".mg-tl-line .mg-tl-tag").all_inner_texts()
+        roles = [k for k in given["tracks"] if k["kind"] == "role"]
+        at_work = [c for c, k in zip("AB", roles, strict=True) if holds(k, cursor(page))]
+        assert sorted(chips) == at_work
         for line in lines:
             assert f"in line {line}" in told
 

@@ -80,10 +80,10 @@ def two_stage(
         waits["consumer", "wgmma group"] = waits.get(("consumer", "wgmma group"), 0) + product - 20
         c = done + 10
         consumer.append(span(done, c, "arrive", "arrive", "run"))
-        held[s].append(span(p, landed, tile, "copy", "arriving"))
+        held[s].append(span(p, landed, f"load {tile}", "copy", "arriving"))
         if ready > landed:
-            held[s].append(span(landed, ready, tile, "copy", "full"))
-        held[s].append(span(ready, done, tile, "wgmma", "read"))
+            held[s].append(span(landed, ready, f"load {tile}", "copy", "full"))
+        held[s].append(span(ready, done, f"wgmma of step {k}", "wgmma", "read"))
         columns.append(span(ready, done, f"D after step {k}", "wgmma", "accumulate"))
         freed[k] = c
         empty[s][1].append((c, "consumer: arrive", "arrive"))

@@ -524,8 +524,9 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     if (!pages.has(name)) {
       const lines = data.files[name].map((line, i) => {
         const tags = el("span", { class: "mg-tl-tags" });
+        const indent = line.slice(0, line.length - line.trimStart().length);
         const node = el("div", { class: "mg-tl-line", "data-line": i + 1 },
-          tags, el("span", { class: "mg-tl-no" }, i + 1), el("code", {}, line || " "));
+          tags, el("span", { class: "mg-tl-no" }, i + 1), el("code", {}, el("span", { class: "mg-tl-indent" }, indent), line.slice(indent.length) || " "));
         return { node, tags };
       });
       pages.set(name, { lines, element: el("div", { class: "mg-tl-code" }, lines.map((l) => l.node)), marked: [] });
@@ -551,6 +552,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     }
     open.marked = [];
     const roles = visible.filter((t) => t.kind === "role");
+    const on = new Map(); // line -> letters of the roles that are there, the chosen one first
     const listed = roles.map((one, n) => {
       const site = siteOf(one);
       const letter = n < 26 ? String.fromCharCode(65 + n) : String(n + 1);
@@ -560,12 +562,17 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       if (line) {
         open.marked.push(line);
         line.node.classList.add(one === main ? "mg-tl-here" : "mg-tl-there");
-        line.tags.append(el("span", { class: "mg-tl-tag", title: `${nameOf(one)} ${verb}` }, letter));
+        if (!on.has(line)) on.set(line, []);
+        on.get(line)[one === main ? "unshift" : "push"](letter);
       }
       return el("li", { class: one === main ? "mg-tl-who-main" : "" },
-        el("span", { class: "mg-tl-tag" }, letter), ` ${nameOf(one)} ${verb}`,
-        site ? ` in line ${site[1]}${site[0] === file ? "" : ` of ${site[0]}`}` : "");
+        el("span", { class: "mg-tl-tag" }, letter), ` ${nameOf(one)} `,
+        el("span", { class: "mg-tl-does" }, verb, site ? ` in line ${site[1]}${site[0] === file ? "" : ` of ${site[0]}`}` : ""));
     });
+    for (const [line, letters] of on) { // room for two: the rest is a number
+      const cut = letters.length > 2 ? [letters[0], `+${letters.length - 1}`] : letters;
+      line.tags.append(...cut.map((letter) => el("span", { class: "mg-tl-tag" }, letter)));
+    }
     who.replaceChildren(...listed);
     if (here && here[0] === file) {
       const line = open.lines[here[1] - 1];
@@ -581,11 +588,8 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       }
       // Deep in a loop, where lines begin far to the right, show their beginning.
       const words = line.node.querySelector("code");
-      const left = words.offsetLeft;
-      const chars = words.textContent.length || 1;
-      const indent = ((words.textContent.length - words.textContent.trimStart().length) * words.offsetWidth) / chars;
-      const over = left + words.offsetWidth + 8 - code.clientWidth;
-      code.scrollLeft = over > 0 ? Math.min(over, Math.max(0, indent - 28)) : 0;
+      const over = words.offsetLeft + words.offsetWidth + 8 - code.clientWidth;
+      code.scrollLeft = over > 0 ? Math.min(over, Math.max(0, words.firstChild.offsetWidth - 28)) : 0;
     }
   }
 
