@@ -59,6 +59,8 @@ class Program:
     debug: bool = False
     stops: list[list[Any]] = field(default_factory=list)
     scopes: list[list[Any]] = field(default_factory=list)
+    #: Instructions by pipe (:mod:`mlsys_gpu.sim.frontend.work`) that lines ``#work N`` stand for.
+    work: list[dict[str, int]] = field(default_factory=list)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mlsys_gpu.sim.frontend import analysis
+from mlsys_gpu.sim.frontend import analysis, work
 from mlsys_gpu.sim.frontend.analysis import node_id
 from mlsys_gpu.sim.frontend.values import NotVectorizable, Value
 
@@ -130,6 +130,7 @@ def _single(t: Any, stmt: Any) -> analysis.SingleLane | None:
 
 def _masked(t: Any, mask: str, body: Any) -> None:
     """A branch under a mask; where all lanes take it, as mostly, worthwhile code runs without."""
+    t.flush()
     outer, start, shared = t.context, len(t.lines), t.static_shared
     t.emit(f"if {mask}.any():")
     with t.block():
@@ -373,6 +374,7 @@ def _iteration(t: Any, stmt: Any, live: str, polls: bool, test: str = "") -> Non
         t.frames.append(Frame("plain"))
     if polls:
         t.emit("yield None")
+    work.loop(t, stmt)
     t.stmt(stmt.body)
     t.frames.pop()
     t.context = outer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlsys_gpu.sim.frontend import work
 from mlsys_gpu.sim.frontend.families_math import (
     _arguments,
     _result,
@@ -37,6 +38,7 @@ def cvt(t: Any, call: Any) -> None:
     if mode in ("", usual) and not special and wide_enough and into != origin:
         _store(t, target, t.cast(value, dtype))
         return
+    work.converted(t, into, origin, value)
     ftz, sat = (bool(call.mods.get(m)) for m in ("ftz", "sat"))
     code = f'convert({value.code}, "{into}", "{origin}", "{mode}", {ftz}, {sat}, {_flags_of(call)})'
     _store(t, target, Value(code, dtype, value.lane, value.loop))

@@ -62,6 +62,7 @@ def wgmma_mma(t: Any, call: Any) -> None:
     if last.startswith(head) and last.endswith(tail):  # the next step on the same accumulators
         t.lines[-1] = f"{last[: -len(tail)]}, {step}{tail}"
     else:
+        t.flush()
         t.lines.append(f"{head}{step}{tail}")
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_gpu.lowering import LINE_KEY, Lowered, span_lines
-from mlsys_gpu.sim.frontend import analysis, control, coverage, families, overflow, table
+from mlsys_gpu.sim.frontend import analysis, control, coverage, families, overflow, table, work
 from mlsys_gpu.sim.frontend.control import Context, Frame
 from mlsys_gpu.sim.frontend.hoist import hoist
 from mlsys_gpu.sim.frontend.nesting import split
@@ -126,6 +126,7 @@ class Translator:
         self.emitted_site: int | None = None
         self.override: list[tuple[str, int]] | None = None
         self.static_shared = 0
+        self.tally = work.Tally()
         #: Scalars, and parts (bytes) of arrays, that every path to here has written.
         self.assigned: set[int] = set()
         self.filled: dict[int, list[tuple[int, int]]] = {}
@@ -203,6 +204,7 @@ class Translator:
             stops=self.stops,
             scopes=self.scopes,
             written=self.writable(),
+            work=self.tally.table,
         )
 
     def writable(self) -> list[int]:
@@ -218,7 +220,12 @@ class Translator:
         return sorted(found)
 
     def emit(self, line: str) -> None:
+        self.tally.before(line, self.lines, self.depth)
         self.lines.append("    " * self.depth + line)
+
+    def flush(self) -> None:
+        """Write a line for the instructions that have been counted and not written yet."""
+        self.tally.flush(self.lines, self.depth)
 
     def fresh(self, name: str) -> str:
         """A Python name that nothing else has."""
@@ -315,6 +322,7 @@ class Translator:
             self.placed = self.enter(span)
             if self.debug and self.placed and type(stmt).__name__ != "DeclBuffer":
                 self.stop()
+            self.tally.statement()
         handler(stmt)
 
     def stmt_SeqStmt(self, stmt: Any) -> None:
@@ -376,6 +384,7 @@ class Translator:
 
     def stmt_Bind(self, stmt: Any) -> None:
         value = self.expr(stmt.value)
+        work.assigned(self, _id(stmt.var), stmt.value)
         if self.slice is not None:
             self.slice.exprs[_id(stmt.var)] = stmt.value
         if value.parts is not None:
@@ -475,10 +484,14 @@ class Translator:
         unused = buffer.root is not None and buffer.root.unused
         if unused and not analysis.effects(stmt.value):
             return
+        self.tally.share = 0.5 if work.paired(buffer, stmt) else 1
         value = self.expr(stmt.value)
+        self.tally.share = 1
         if unused:
             self.emit(value.code)
             return
+        if buffer.root is not None and buffer.root.size == 1:
+            work.assigned(self, _id(buffer.root.var), stmt.value)
         index = self.subscript(buffer, stmt.indices)
         if buffer.scope == "local" and type(index).__name__ == "Ramp":
             if self.slice is not None:
@@ -534,7 +547,7 @@ class Translator:
             return False  # a loop of the author's: a debugger stops in each of its iterations
         saved = (len(self.lines), dict(self.vars), dict(self.buffers), self.emitted_site, self.site)
         debug = (len(self.stops), len(self.scopes), self.scope, self.stopped)
-        known = self.known()
+        known, counted = self.known(), self.tally.save()
         name = self.fresh(str(stmt.loop_var.name))
         self.slice = SliceLoop(stmt.loop_var, name, count)
         start = int(low.value)
@@ -551,6 +564,7 @@ class Translator:
         except NotVectorizable:
             lines, self.vars, self.buffers, self.emitted_site, self.site = saved
             self.settled, self.filled, self.assigned = known
+            self.tally.restore(counted)
             del self.lines[lines:]
             stops, scopes, self.scope, self.stopped = debug
             del self.stops[stops:], self.scopes[scopes:]
@@ -819,8 +833,10 @@ class Translator:
 
     def register_index(self, buffer: Buffer, index: Any) -> Value:
         """An index into a local array, checked at run time unless it is a number within."""
+        self.tally.still += 1
         where, root = self.expr(index), buffer.root
         assert root is not None
+        self.tally.still -= 1
         size = root.size * BYTES[root.dtype] // BYTES[buffer.dtype]
         if re.fullmatch(r"\d+", where.code) and int(where.code) < size:
             return where
@@ -852,6 +868,10 @@ class Translator:
         root = buffer.root
         assert root is not None
         value = self.cast_storage(value, buffer.dtype, source)
+        self.tally.stored = value
+        self.tally.overwritten(_id(root.var))
+        if root.size == 1 and self.tally.data:
+            self.tally.variables.add(_id(root.var))
         loop = self.slice
         if root.kind != "array" and root.size == 1:
             if loop is not None:
@@ -1020,7 +1040,9 @@ class Translator:
             a, n = self.affine(expr.a), int(expr.b.value)
             if a is not None and isinstance(a[0], int) and n > 0 and a[0] % n == 0 and not a[2]:
                 return a[0] // n, a[1] // n, ""
+        self.tally.still += 1
         value = self.expr(expr)
+        self.tally.still -= 1
         if value.uniform and value.parts is None:
             return 0, 0, value.code
         return None
@@ -1114,6 +1136,7 @@ class Translator:
     def write_registers(self, registers: Registers, value: Value) -> None:
         """Assign consecutive registers; a value with a last axis for more than one."""
         root, loop, g = registers.root, self.slice, registers.count
+        self.tally.overwritten(_id(root.var))
         view = self.view(root, registers.dtype)
         first = registers.first
         if loop is None:
@@ -1160,7 +1183,9 @@ class Translator:
 
     def address(self, buffer: Buffer, index: Any, elements: bool = False) -> Value:
         """The generic address of a buffer's number; ``elements``: the index counts those."""
+        self.tally.still += 1
         where = self.expr(index)
+        self.tally.still -= 1
         size = BYTES[buffer.dtype]
         if elements:
             size *= buffer.lanes
@@ -1289,10 +1314,17 @@ class Translator:
 
     # --------------------------------------------------------------------------- expressions
 
-    def capture(self, expr: Any) -> tuple[Value, list[str]]:
-        """An expression, and the lines that computing it needs first, which are not emitted."""
-        start, site = len(self.lines), self.emitted_site
+    def capture(self, expr: Any, counted: bool = False) -> tuple[Value, list[str]]:
+        """An expression, and the lines that computing it needs first, which are not emitted.
+
+        ``counted``: its instructions count here; else they count where it is translated again.
+        """
+        start, site, saved = len(self.lines), self.emitted_site, self.tally.save()
+        self.tally.muted += 1
         value = self.expr(expr)
+        self.tally.muted -= 1
+        if not counted:
+            self.tally.restore(saved)
         lines = self.lines[start:]
         del self.lines[start:]
         self.emitted_site = site
@@ -1305,7 +1337,10 @@ class Translator:
         lanes = _lanes(expr)
         if lanes > 1 and type(expr).__name__ in _ELEMENTWISE:
             return self.elementwise(expr, lanes)
+        tally = self.tally
+        outer, tally.data = tally.data, False
         value = handler(expr)
+        tally.data = outer or tally.data
         if len(value.code) > _LONG and value.parts is None and _depth(value.code) > _DEPTH:
             name = self.fresh("long")
             self.emit(f"{name} = {value.code}")
@@ -1322,6 +1357,7 @@ class Translator:
         args = [self.expr(a) for a in getattr(expr, "args", None) or ()]
         dtype = _scalar_type(str(expr.ty))
         parts = []
+        share, self.tally.share = self.tally.share, 0.5
         for i in range(lanes):
             fields: dict[str, Any] = {n: Known(_part(v, i)) for n, v in children.items()}
             if args:
@@ -1329,9 +1365,11 @@ class Translator:
                 fields["op"] = expr.op
             element = type(type(expr).__name__, (), {"ty": dtype, **fields})()
             parts.append(self.expr(element))
+        self.tally.share = share
         return _vector(parts, str(expr.ty))
 
     def expr_Known(self, expr: Any) -> Value:
+        self.tally.data = True
         return expr.value_of
 
     def expr_Ramp(self, expr: Any) -> Value:
@@ -1367,7 +1405,10 @@ class Translator:
         return Value(f"{NUMPY[dtype]}({text})", dtype)
 
     def expr_Var(self, expr: Any) -> Value:
-        found = self.vars.get(_id(expr))
+        key = _id(expr)
+        found = self.vars.get(key)
+        if key in self.tally.variables:
+            self.tally.data = True
         if found is None:
             buffer = self.buffers.get(_id(expr))
             if buffer is not None and buffer.scope in ("global", "shared"):
@@ -1393,6 +1434,15 @@ class Translator:
     def expr_TensorLoad(self, expr: Any) -> Value:
         buffer = self.buffer_of(expr.source)
         index = self.subscript(buffer, expr.indices)
+        try:
+            return self.subscripted(expr, buffer, index)
+        finally:
+            root = buffer.root
+            one = root if root is not None and root.size == 1 else None
+            self.tally.data = one is None or _id(one.var) in self.tally.variables
+
+    def subscripted(self, expr: Any, buffer: Buffer, index: Any) -> Value:
+        """What a subscript of a buffer reads."""
         if buffer.scope == "local" and type(index).__name__ == "Ramp":
             if self.slice is not None:
                 raise NotVectorizable("a vector subscript")
@@ -1421,6 +1471,7 @@ class Translator:
     def arithmetic(self, expr: Any, sign: str) -> Value:
         a, b, lane, loop = self.binary(expr)
         dtype = str(expr.ty)
+        work.arithmetic(self, expr, sign, a, b)
         if dtype == "bfloat16":
             code = f"f32_to_bf16(bf16_to_f32({a.code}) {sign} bf16_to_f32({b.code}))"
             return Value(code, dtype, lane, loop)
@@ -1447,6 +1498,7 @@ class Translator:
         if not self.products.unbounded(expr):
             return self.arithmetic(expr, "*")
         a, b, lane, loop = self.binary(expr)
+        work.arithmetic(self, expr, "*", a, b)
         self.mark()
         mask = f", {self.context.mask}" if lane and self.context.mask else ""
         return Value(f"product32(w, {a.code}, {b.code}{mask})", "int32", lane, loop)
@@ -1456,10 +1508,12 @@ class Translator:
         dtype = str(expr.ty)
         if dtype in FLOATS:
             return self.arithmetic(expr, "/")
+        work.divided(self, expr, a, b)
         return Value(f"tdiv({a.code}, {b.code})", dtype, lane, loop)
 
     def expr_Mod(self, expr: Any) -> Value:
         a, b, lane, loop = self.binary(expr)
+        work.divided(self, expr, a, b)
         return Value(f"tmod({a.code}, {b.code})", str(expr.ty), lane, loop)
 
     def expr_FloorDiv(self, expr: Any) -> Value:
@@ -1467,15 +1521,18 @@ class Translator:
         if warp is not None:
             return Value(warp, str(expr.ty))
         a, b, lane, loop = self.binary(expr)
+        work.divided(self, expr, a, b)
         return Value(f"({a.code} // {b.code})", str(expr.ty), lane, loop)
 
     def expr_FloorMod(self, expr: Any) -> Value:
         a, b, lane, loop = self.binary(expr)
+        work.divided(self, expr, a, b)
         return Value(f"({a.code} % {b.code})", str(expr.ty), lane, loop)
 
     def bits(self, expr: Any, sign: str) -> Value:
         a, b, lane, loop = self.binary(expr)
         dtype = str(expr.ty)
+        work.bits(self, expr, a, b)
         if dtype == "bool":
             return Value(f"({a.code} {sign} {b.code})", dtype, lane, loop)
         code = f"({a.code} {sign} {b.code})"
@@ -1516,6 +1573,7 @@ class Translator:
     def extreme(self, expr: Any, which: str) -> Value:
         a, b, lane, loop = self.binary(expr)
         dtype = str(expr.ty)
+        work.extreme(self, dtype, a, b)
         if dtype == "bfloat16":
             name = "np.fmin" if which == "min" else "np.fmax"
             code = f"f32_to_bf16({name}(bf16_to_f32({a.code}), bf16_to_f32({b.code})))"
@@ -1533,6 +1591,7 @@ class Translator:
 
     def compare(self, expr: Any, sign: str) -> Value:
         a, b, lane, loop = self.binary(expr)
+        work.compared(self, a, b)
         if a.dtype == "bfloat16":
             a = Value(f"bf16_to_f32({a.code})", "float32", a.lane, a.loop)
             b = Value(f"bf16_to_f32({b.code})", "float32", b.lane, b.loop)
@@ -1593,7 +1652,7 @@ class Translator:
         if not analysis.loads(expr):
             return self.expr(expr), []
         known, before = self.known(), self.emitted_site
-        value, lines = self.capture(expr)
+        value, lines = self.capture(expr, counted=True)
         if all(_MARK.fullmatch(line) for line in lines):
             self.lines += lines
             self.emitted_site = self.site if lines else before
@@ -1652,6 +1711,7 @@ class Translator:
     def choose(self, condition: Value, yes: Value, no: Value, dtype: str) -> Value:
         lane = condition.lane or yes.lane or no.lane
         loop = condition.loop or yes.loop or no.loop
+        work.chosen(self, condition, yes, no, dtype)
         if condition.uniform:
             if lane and not loop:  # whichever is taken must be an array of lanes
                 axis = "" if self.slice is None else "[:, None]"
@@ -1671,6 +1731,14 @@ class Translator:
     def choice(self, condition: Any, yes: Any, no: Any, dtype: str) -> Value:
         """``condition ? yes : no``, which evaluates one of the two."""
         test = self.expr(condition)
+        self.tally.guarded += 1
+        try:
+            return self.one_of(test, yes, no, dtype)
+        finally:
+            self.tally.guarded -= 1
+
+    def one_of(self, test: Value, yes: Any, no: Any, dtype: str) -> Value:
+        """One of two expressions, by a condition that has been translated."""
         if test.uniform and test.code not in ("True", "False"):
             one, first = self.behind(yes)
             other, second = self.behind(no)
@@ -1701,6 +1769,7 @@ class Translator:
         source = value.dtype
         if source == dtype:
             return value
+        work.cast(self, value, dtype)
         many = value.lane or value.loop
         code = value.code
         if source == "bfloat16":
@@ -1769,15 +1838,29 @@ class Translator:
         if self.slice is not None and not row.vectorizable:
             raise NotVectorizable(name)
         if not name.startswith("tirx.ptx.") or name == "tirx.ptx.addr":
-            return row.emit(self, call)
+            return self.operation(name, row, call)
         operation = self.ptx(call, name)
         if operation.pred is None:
-            return row.emit(self, operation)
+            return self.operation(name, row, operation)
         if self.slice is not None:
             raise NotVectorizable("a predicated operation")
         with self.predicated(operation):
             operation.pred = None
-            return row.emit(self, operation)
+            return self.operation(name, row, operation)
+
+    def operation(self, name: str, row: table.Row, call: Any) -> Value | None:
+        """Emit an operation, and count its instructions where it is one on registers."""
+        tally = self.tally
+        outer = tally.data
+        if work.begin(self, name, row):
+            value = row.emit(self, call)
+            tally.still -= 1
+            tally.data = outer
+            return value
+        value = row.emit(self, call)
+        work.called(self, name, call, value, row)
+        tally.data = outer or tally.data
+        return value
 
     def ptx(self, call: Any, name: str) -> PtxCall:
         """Operands and modifiers of a PTX call, by the names of TVM's instruction table.
@@ -1834,6 +1917,8 @@ class _Predicate:
 
     def __exit__(self, *error: Any) -> None:
         self.t.context = self.saved
+        if self.indent and error[0] is None:
+            self.t.flush()
         if self.indent:
             self.t.depth -= 1
             self.t.emitted_site = None
@@ -1854,11 +1939,15 @@ class _Indent:
         self.scope, self.t.stopped = self.t.scope, None
         self.known, self.unsettled = self.t.known(), self.t.unsettled
         self.t.unsettled = set()
+        self.t.tally.divisors.clear()
         if self.again is not None and analysis.loads_tensor_memory(self.again):
             self.t.settled = {}
 
     def __exit__(self, *error: Any) -> None:
-        if len(self.t.lines) == self.start:
+        if error[0] is None:
+            self.t.flush()
+        self.t.tally.divisors.clear()
+        if all("#work " in line for line in self.t.lines[self.start :]):
             self.t.emit("pass")
         self.t.depth -= 1
         self.t.emitted_site = None
