@@ -131,6 +131,15 @@ def test_keys_go_from_event_to_event_and_the_line_follows(show, how):
                 f"cycle {words(want)}; {track['name']}: "
             )
         page.keyboard.press("ArrowDown")
+    busy = {
+        k["id"]: {c for s in k["spans"] for c in range(int(s[0]), int(s[1]))}
+        for k in given["tracks"]
+        if k["kind"] == "engine"
+    }
+    tensor, loads = busy["sm0/tensor"], busy["sm0/copies-in"]
+    lead = page.locator(".mg-tl-lead").inner_text()
+    assert f"works {100 * len(tensor) / given['cycles']:.0f} % of the time" in lead
+    assert f"in flight {100 * len(tensor & loads) / len(tensor):.0f} % of the time" in lead
     page.keyboard.press("Home")
     assert cursor(page) == 0
     check(page, given, 0)

@@ -138,11 +138,12 @@ def test_static_form_and_words_carry_the_same_numbers():
         assert told == [share(len(cycles_of(track, s))) for s in ("run", "issue", "wait")]
         per = {what: share(int(n)) for who, what, n in given["waits"] if who == ident}
         for what, n in per.items():
-            assert f"{what} {n}" in row
+            assert f"{what} ({n})" in row
     tensor = cycles_of(named(given, "sm0/tensor"), "busy")
     loads = cycles_of(named(given, "sm0/copies-in"), "busy")
     assert f"tensor core||{len(tensor):,}||{share(len(tensor))}" in text
-    assert f"in flight {round(100 * len(tensor & loads) / len(tensor))} % of it" in figure.alt
+    assert f"The tensor core works {share(len(tensor))} of the time." in figure.alt
+    assert f"in flight {round(100 * len(tensor & loads) / len(tensor))} % of the" in figure.alt
     assert figure.alt.startswith("Modelled timeline of two_stage on H200, ")
     assert f"{given['cycles'] / 1830:.2f} µs" in figure.alt
 

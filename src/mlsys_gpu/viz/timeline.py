@@ -227,7 +227,10 @@ def _fallback(data: Mapping[str, Any], most: int = 24) -> str:
             _percent(s["run"], cycles),
             _percent(s["issue"], cycles),
             _percent(s["wait"], cycles),
-            ", ".join(f"{what} {_percent(n, cycles)}" for what, n in s["waits"][:4]) or "–",
+            ", ".join(
+                f"{what} ({_percent(n, cycles)})" for what, n in s["waits"][:6] if 200 * n >= cycles
+            )
+            or "–",
         ]
         for s in data["shares"]
     ]
@@ -253,10 +256,13 @@ def _words(data: Mapping[str, Any]) -> str:
         f"Modelled timeline of {data['kernel']} on {data['gpu']}, {cycles:,.0f} cycles or "
         f"{cycles / mhz:,.2f} µs at {mhz / 1000:.2f} GHz."
     ]
+    tensor = [n for ident, n in data["busy"] if data["sorts"][ident] == "compute"]
+    if tensor:
+        said.append(f"The tensor core works {_percent(tensor[0], cycles)} of the time.")
     for meet in data["overlaps"][:1]:
         said.append(
-            f"While the tensor core works ({_percent(meet['compute'], cycles)} of the time), loads "
-            f"are in flight {_percent(meet['both'], meet['compute'])} of it."
+            f"While it does, loads are in flight {_percent(meet['both'], meet['compute'])} of the "
+            "time."
         )
     names = _names(data["shares"])
     for share in data["shares"][:6]:

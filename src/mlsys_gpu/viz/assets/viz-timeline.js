@@ -813,10 +813,12 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   if (s.tflops) facts.push(`${s.tflops.toLocaleString("en-US", { maximumFractionDigits: 1 })} TFLOP/s`);
   if (s.bound) facts.push(`bound by ${s.bound}`);
   const meet = data.overlaps[0];
-  const lead = meet && el("p", { class: "mg-tl-lead" }, "While the tensor core works, loads are in flight ",
-    el("strong", {}, `${percent(meet.both, meet.compute)} of the time`),
-    meet.both > 0.2 * meet.compute && tracks.some((t) => t.kind === "stage")
-      ? ": the next stage arrives (slanted) while this one is read (dotted)." : ".");
+  const tensor = data.busy.find(([id]) => data.sorts[id] === "compute");
+  const lead = tensor && el("p", { class: "mg-tl-lead" }, "The tensor core works ",
+    el("strong", {}, `${percent(tensor[1], END)} of the time`),
+    meet && ["; while it does, loads are in flight ", el("strong", {}, `${percent(meet.both, meet.compute)} of the time`),
+      meet.both > 0.2 * meet.compute && tracks.some((t) => t.kind === "stage")
+      && ": the next stage arrives (slanted) while this one is read (dotted)"], ".");
 
   const shares = el("div", { class: "mg-scroll", tabindex: 0, role: "region", "aria-label": "Shares of time" },
     el("table", { class: "mg-table mg-tl-shares" },
@@ -828,7 +830,8 @@ mlsysViz.register("timeline", (stage, data, ui) => {
           el("th", { scope: "row" }, new Set(data.shares.map((q) => q.group)).size > 1 ? `${r.group} ${r.name}` : r.name),
           el("td", {}, el("span", { class: "mg-tl-bar", "aria-hidden": "true" }, part("run", r.run), part("issue", r.issue), part("wait", r.wait))),
           el("td", {}, percent(r.run + r.issue, END)), el("td", {}, percent(r.wait, END)),
-          el("td", {}, r.waits.slice(0, 5).map(([what, n]) => `${what} ${percent(n, END)}`).join(", ") || "–"));
+          el("td", {}, r.waits.filter(([, n]) => n >= 0.005 * END).slice(0, 6)
+            .map(([what, n]) => `${what} (${percent(n, END).replace(" ", "\u00a0")})`).join(", ") || "–"));
       }))));
 
   const key = (names, does) => el("div", {}, el("dt", {}, names), el("dd", {}, does));
