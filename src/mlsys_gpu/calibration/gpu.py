@@ -143,12 +143,19 @@ class Gpu:
 
     @functools.cached_property
     def _flushing(self) -> int:
-        return self.allocate(256 << 20)
+        address = self.allocate(256 << 20)
+        self.set(address, 0, 256 << 20)
+        return address
 
     def flush_l2(self) -> None:
-        """Leave nothing in L2 but a buffer that nobody reads (256 MiB)."""
-        self.set(self._flushing, 0, 256 << 20)
-        self.synchronize()
+        """Leave nothing in L2 but what nobody else reads (256 MiB), and nothing to write back."""
+        here = ctypes.c_uint64(self._flushing)
+        self.launch(
+            "memory/read_cg",
+            [u64(self.times), here, here, u64((256 << 20) - 1), u32(8)],
+            grid=2 * self.sms,
+            block=1024,
+        )
 
     def tensor_map(self, address: int, rows: int, columns: int, box: tuple[int, int]) -> TensorMap:
         """A row-major f16 tensor in boxes of (rows, columns), swizzled by 128 bytes."""
@@ -230,8 +237,8 @@ class Gpu:
 
     def milliseconds(self, launches: Sequence[Callable[[], None]]) -> float:
         """How long launches take back to back, between two events on the GPU."""
-        hold = self.prepare("launch/hold", [u64(400_000 + 20_000 * len(launches))])
-        hold()  # until they are all queued: 10 microseconds of the host for each
+        # the GPU waits until all are queued: 10 microseconds of the host for each
+        self.prepare("launch/hold", [u64(400_000 + 20_000 * len(launches))])()
         self.call("cuEventRecord", self._events[0], None)
         for launch in launches:
             launch()
@@ -242,3 +249,17 @@ class Gpu:
         name = "cuEventElapsedTime_v2" if newer else "cuEventElapsedTime"
         self.call(name, ctypes.byref(elapsed), *self._events)
         return elapsed.value
+
+    def copy_seconds(self, to: int, address: int, count: int) -> float:
+        """How long the driver's copy of ``count`` bytes on the device takes."""
+
+        def copy() -> None:
+            self.call(
+                "cuMemcpyDtoDAsync_v2",
+                ctypes.c_uint64(to),
+                ctypes.c_uint64(address),
+                ctypes.c_size_t(count),
+                None,
+            )
+
+        return self.milliseconds([copy]) / 1e3

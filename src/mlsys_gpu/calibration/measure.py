@@ -7,21 +7,23 @@ that a kernel that hangs or faults takes no other group along.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mlsys_gpu.calibration.gpu import Boxes, Gpu, u32, u64
+from mlsys_gpu.calibration.sources import WGMMA_N
 
 REPEATS = 7
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-BIG = 2 * GIB
-"""Bytes that are read from and written to HBM."""
-HALF_BIG_COLUMNS, BIG_ROWS = 4096, 1 << 18  # the f16 tensor of BIG bytes
+BIG = 8 * GIB
+"""Bytes that are read from and written to HBM: no measurement goes through them twice."""
+COLUMNS = 4096  # of the f16 tensors
 
 
 def spread(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -54,7 +56,7 @@ class Meter:
         self.gpu = gpu
         self.found: dict[str, dict[str, Any]] = {}
 
-    def put(self, name: str, samples: Sequence[float], unit: str, how: str) -> float:
+    def put(self, name: str, samples: Iterable[float], unit: str, how: str) -> float:
         """Note a constant from its samples; its value."""
         value, low, high = spread([float(sample) for sample in samples])
         self.found[name] = {
@@ -92,6 +94,39 @@ class Meter:
             spans = [span(self.once(kernel, arguments(n), **how)[0]) for n in (few, many)]
             found.append(slope(few, spans[0], many, spans[1], each))
         return found
+
+    def timed(
+        self,
+        name: str,
+        what: str,
+        kernel: str,
+        arguments: Callable[[int], Sequence[Any]],
+        each: float = 1.0,
+        *,
+        unit: str = "cycles",
+        amount: float = 0.0,
+        **how: Any,
+    ) -> float:
+        """Measure by :meth:`slopes` and note the cycles of an operation; ``amount / cycles`` where
+        an amount (bytes, lanes) is given. Its value."""
+        samples = self.slopes(kernel, arguments, each, **how)
+        if amount:
+            samples = [amount / cycles for cycles in samples]
+        return self.put(name, samples, unit, f"{what}; difference of two numbers of passes")
+
+    def bandwidth(
+        self,
+        name: str,
+        what: str,
+        kernel: str,
+        arguments: Callable[[int], Sequence[Any]],
+        moved: float,
+        **how: Any,
+    ) -> float:
+        """Measure a whole grid by :meth:`seconds`; GB/s for ``moved`` bytes in a pass."""
+        samples = [moved / seconds / 1e9 for seconds in self.seconds(kernel, arguments, **how)]
+        how_much = f"all SMs, {what}, by events; difference of two numbers of passes"
+        return self.put(name, samples, "GB/s", how_much)
 
     def seconds(
         self,
@@ -134,8 +169,6 @@ class Meter:
         return self.gpu.upload(rng.uniform(0.5, 1.0, 4096).astype(np.float32))
 
 
-PER_PASS = "; difference of two numbers of passes"
-
 # -------------------------------------------------------------------------------------- groups
 
 
@@ -148,8 +181,7 @@ def clocks(meter: Meter) -> None:
         "MHz",
         "clock64 against globaltimer over 4 million cycles of one idle warp",
     )
-    operands = _normal_halves(gpu)
-    sink = gpu.allocate(64 * KIB)
+    operands, sink = _normal_halves(gpu), gpu.allocate(64 * KIB)
     iters, megahertz, tflops = 60_000, [], []
     flop = 2 * 64 * 256 * 16 * 16 * (iters + 4) * 2 * gpu.sms
     for number in range(8):
@@ -189,24 +221,18 @@ def launches(meter: Meter) -> None:
     ):
         empty = gpu.prepare("launch/empty", [], grid=grid, block=128, shared=shared)
         gpu.milliseconds([empty] * count)
-        times = [gpu.milliseconds([empty] * count) * 1e3 / count for _ in range(REPEATS)]
         meter.put(
             name,
-            times,
+            [gpu.milliseconds([empty] * count) * 1e3 / count for _ in range(REPEATS)],
             "us",
             f"{count} empty kernels of {grid} CTAs of 128 threads and {shared // KIB} KiB of "
             "shared memory, queued back to back, between two events",
         )
     few, many = 64, 1024
     for block, shared in (
-        (32, 0),
-        (128, 0),
-        (256, 0),
-        (384, 0),
-        (1024, 0),
-        (128, 100 * KIB),
-        (128, 200 * KIB),
-        (384, 200 * KIB),
+        *((n, 0) for n in (32, 128, 256, 384, 1024)),
+        *((n, 100 * KIB) for n in (128, 256)),
+        *((n, 200 * KIB) for n in (128, 256, 384)),
     ):
         made = [
             gpu.prepare("launch/empty", [], grid=gpu.sms * n, block=block, shared=shared)
@@ -225,38 +251,63 @@ def launches(meter: Meter) -> None:
             f"empty CTAs of {block} threads and {shared // KIB} KiB of shared memory, for each "
             "that an SM runs, by events; difference of two grids",
         )
-    # gaps between work on one SM, by its clock: one CTA fits an SM
-    held = {"block": 128, "shared": 200 * KIB}
-    between, within = [], []
-    for _ in range(REPEATS):
-        second = gpu.times + 256 * KIB
-        pair = [
-            gpu.prepare("launch/stamps", [u64(at), u32(20_000)], grid=gpu.sms, **held)
-            for at in (gpu.times, second)
-        ]
-        gpu.milliseconds(pair)
-        stamps = [gpu.download(at, 3 * gpu.sms).reshape(-1, 3) for at in (gpu.times, second)]
-        ended = {int(sm): int(end) for sm, _, end in stamps[0]}
-        between += [int(t0) - ended[int(sm)] for sm, t0, _ in stamps[1] if int(sm) in ended]
-        double = gpu.prepare(
-            "launch/stamps", [u64(gpu.times), u32(20_000)], grid=2 * gpu.sms, **held
+    # gaps between work on one SM, by its clock
+    for tail, shared, what in (
+        ("", 200 * KIB, "200 KiB of shared memory"),
+        (".0kb", 0, "no shared memory"),
+    ):
+        between, within = [], []
+        for _ in range(REPEATS):
+            second = gpu.times + 256 * KIB
+            pair = [
+                gpu.prepare(
+                    "launch/stamps",
+                    [u64(at), u32(20_000)],
+                    grid=gpu.sms,
+                    block=128,
+                    shared=shared,
+                )
+                for at in (gpu.times, second)
+            ]
+            gpu.milliseconds(pair)
+            stamps = [gpu.download(at, 3 * gpu.sms).reshape(-1, 3) for at in (gpu.times, second)]
+            between += following(*stamps)
+            double = gpu.prepare(
+                "launch/stamps",
+                [u64(gpu.times), u32(20_000)],
+                grid=2 * gpu.sms,
+                block=128,
+                shared=200 * KIB,
+            )
+            gpu.milliseconds([double])
+            within += gaps(gpu.download(gpu.times, 6 * gpu.sms).reshape(-1, 3))
+        meter.put(
+            f"kernel_gap_cycles{tail}",
+            between,
+            "cycles",
+            "last clock of a kernel to first of the next on the same SM, two kernels of a CTA an "
+            f"SM with {what}, queued back to back",
         )
-        gpu.milliseconds([double])
-        within += gaps(gpu.download(gpu.times, 6 * gpu.sms).reshape(-1, 3))
-    meter.put(
-        "kernel_gap_cycles",
-        between,
-        "cycles",
-        "last clock of a kernel to first of the next on the same SM, two kernels of one CTA "
-        "an SM (200 KiB of shared memory), queued back to back",
-    )
-    meter.put(
-        "cta_gap_cycles",
-        within,
-        "cycles",
-        "last clock of a CTA to first of the next on the same SM, where one fits "
-        "(200 KiB of shared memory)",
-    )
+        if not tail:
+            meter.put(
+                "cta_gap_cycles",
+                within,
+                "cycles",
+                f"last clock of a CTA to first of the next on the same SM, where one fits ({what})",
+            )
+
+
+def following(first: np.ndarray, second: np.ndarray) -> list[int]:
+    """Cycles from a kernel's last end to the next's first begin, for each SM that ran both.
+
+    Rows are (SM, began, ended).
+    """
+    found = []
+    for sm in np.intersect1d(first[:, 0], second[:, 0]):
+        ended = first[first[:, 0] == sm][:, 2].max()
+        began = second[second[:, 0] == sm][:, 1].min()
+        found.append(int(began) - int(ended))
+    return found
 
 
 def gaps(stamps: np.ndarray) -> list[int]:
@@ -265,7 +316,7 @@ def gaps(stamps: np.ndarray) -> list[int]:
     for sm in np.unique(stamps[:, 0]):
         rows = stamps[stamps[:, 0] == sm]
         rows = rows[np.argsort(rows[:, 1])]
-        found += [int(rows[i + 1, 1]) - int(rows[i, 2]) for i in range(len(rows) - 1)]
+        found += [int(after[1]) - int(before[2]) for before, after in itertools.pairwise(rows)]
     return found
 
 
@@ -280,15 +331,17 @@ _STEPS: dict[str, tuple[int, str]] = {
     "rsqrt": (1, "rsqrt.approx.ftz.f32"), "tanh": (1, "tanh.approx.f32"),
     "cvt_f16x2_f32": (1, "cvt.rn.f16x2.f32"), "cvt_bf16x2_f32": (1, "cvt.rn.bf16x2.f32"),
     "cvt_f32_f16": (1, "cvt.f32.f16"), "i2f": (1, "cvt.rn.f32.s32"),
-    "f2i": (1, "cvt.rzi.s32.f32"), "div_rn": (1, "div.rn.f32, IEEE, all its instructions"),
+    "f2i": (1, "cvt.rzi.s32.f32"), "shfl": (1, "shfl.sync.bfly.b32"),
+    "redux": (1, "redux.sync.add.u32 and the move back"),
+    "ballot": (1, "setp and vote.sync.ballot.b32, both"),
+    "div_rn": (1, "div.rn.f32, IEEE, all its instructions"),
     "div_approx": (1, "div.approx.ftz.f32, all its instructions"),
     "sqrt_rn": (1, "sqrt.rn.f32, IEEE, all its instructions"),
     "rcp_rn": (1, "rcp.rn.f32, IEEE, all its instructions"),
     "expf": (1, "expf(-x) at full precision, all its instructions"),
     "exp2f": (1, "exp2f(-x) at full precision, all its instructions"),
-    "shfl": (1, "shfl.sync.bfly.b32"), "redux": (1, "redux.sync.add.u32 and the move back"),
-    "ballot": (1, "setp and vote.sync.ballot.b32, both"),
 }  # fmt: skip
+_LONG = ("div_rn", "div_approx", "sqrt_rn", "rcp_rn", "expf", "exp2f")  # 32 steps a pass, not 128
 
 
 def arithmetic(meter: Meter) -> None:
@@ -298,110 +351,122 @@ def arithmetic(meter: Meter) -> None:
     def arguments(n: int) -> list[Any]:
         return [u64(data), u32(n)]
 
-    latency: dict[str, list[float]] = {}
+    add = 0.0
     for name, (count, what) in _STEPS.items():
-        latency[name] = meter.slopes(f"arithmetic/{name}_latency", arguments, 32 * count)
-        rate = meter.slopes(f"arithmetic/{name}_rate", arguments, 32 * count * 16, block=512)
+        steps = count * (32 if name in _LONG else 128)
+        chain = meter.slopes(f"arithmetic/{name}_latency", arguments, steps)
+        if name == "fadd":
+            add = statistics.median(chain)
         if name == "rcp":
-            less = statistics.median(latency["fadd"])
-            latency[name] = [cycles - less for cycles in latency[name]]
+            chain = [cycles - add for cycles in chain]
         meter.put(
-            f"{name}.latency", latency[name], "cycles", f"{what}, chain of 32 in one warp{PER_PASS}"
+            f"{name}.latency",
+            chain,
+            "cycles",
+            f"{what}, a chain in one warp; difference of two numbers of passes",
         )
-        meter.put(
+        meter.timed(
             f"{name}.rate",
-            [32 / cycles for cycles in rate],
-            "lanes/clk/SM",
-            f"{what}, eight chains in each of 16 warps{PER_PASS}",
+            f"{what}, eight chains in each of 16 warps",
+            f"arithmetic/{name}_rate",
+            arguments,
+            steps * 16,
+            unit="lanes/clk/SM",
+            amount=32,
+            block=512,
         )
 
 
 def shared(meter: Meter) -> None:
     """Shared memory, its bank conflicts, matrices in it and atomics on it."""
     data = meter.data()
-    held = {"shared": 32 * KIB}
+    held: dict[str, Any] = {"shared": 32 * KIB}
+    per_warp = "cycles/warp instruction/SM"
     add = statistics.median(
-        meter.slopes("arithmetic/iadd_latency", lambda n: [u64(data), u32(n)], 64)
+        meter.slopes("arithmetic/iadd_latency", lambda n: [u64(data), u32(n)], 256)
     )
 
-    def at(step: int | None) -> Callable[[int], list[Any]]:
-        rest = [] if step is None else [u32(step)]
-        return lambda n: [u64(data), u32(n), *rest]
+    def plain(n: int) -> list[Any]:
+        return [u64(data), u32(n)]
 
-    for kind, each, steps in (
+    def apart(step: int) -> Callable[[int], list[Any]]:
+        return lambda n: [u64(data), u32(n), u32(step)]
+
+    for kind, in_pass, steps in (
         ("ld_shared", 16, (0, 1, 2, 4, 8, 16, 32)),
         ("ld_shared_v4", 8, (0, 1, 2, 4, 8)),
-    ):
-        for step in steps:
-            what = f"{kind}, lanes {step} accesses apart"
-            meter.put(
-                f"{kind}.latency.x{step}",
-                meter.slopes(f"shared/{kind}_latency", at(step), 32, **held),
-                "cycles",
-                f"{what}, chain of loads in one warp{PER_PASS}",
-            )
-            meter.put(
-                f"{kind}.cycles.x{step}",
-                meter.slopes(f"shared/{kind}_rate", at(step), each * 16, block=512, **held),
-                "cycles/warp instruction/SM",
-                f"{what}, 16 warps{PER_PASS}",
-            )
-    for kind, each, steps in (
         ("st_shared", 16, (1, 2, 4, 8, 16, 32)),
         ("st_shared_v4", 8, (1, 2, 4, 8)),
     ):
         for step in steps:
-            meter.put(
+            what = f"{kind.replace('_', '.')}, lanes {step} accesses apart"
+            if kind.startswith("ld"):
+                meter.timed(
+                    f"{kind}.latency.x{step}",
+                    f"{what}, a chain in one warp",
+                    f"shared/{kind}_latency",
+                    apart(step),
+                    32,
+                    **held,
+                )
+            meter.timed(
                 f"{kind}.cycles.x{step}",
-                meter.slopes(f"shared/{kind}_rate", at(step), each * 16, block=512, **held),
-                "cycles/warp instruction/SM",
-                f"{kind}, lanes {step} accesses apart, 16 warps{PER_PASS}",
+                f"{what}, 16 warps",
+                f"shared/{kind}_rate",
+                apart(step),
+                in_pass * 16,
+                unit=per_warp,
+                block=512,
+                **held,
             )
-    meter.put(
+    meter.timed(
         "st_ld_shared.latency",
-        meter.slopes("shared/st_ld_shared_latency", at(None), 16, **held),
-        "cycles",
-        f"st.shared then ld.shared of the same word, in one warp{PER_PASS}",
+        "st.shared then ld.shared of the same word, one warp",
+        "shared/st_ld_shared_latency",
+        plain,
+        16,
+        **held,
     )
     for kind in ("ldmatrix", "ldmatrix_trans"):
-        chain = meter.slopes(f"shared/{kind}_latency", at(None), 16, **held)
+        chain = meter.slopes(f"shared/{kind}_latency", plain, 16, **held)
         meter.put(
             f"{kind}_x4.latency",
             [cycles - add for cycles in chain],
             "cycles",
-            f"x4, chain in one warp through an addition, less an addition's latency{PER_PASS}",
+            "x4, a chain in one warp through an addition, less an addition's latency; difference "
+            "of two numbers of passes",
         )
-        meter.put(
+    for kind in ("ldmatrix", "ldmatrix_trans", "stmatrix"):
+        meter.timed(
             f"{kind}_x4.cycles",
-            meter.slopes(f"shared/{kind}_rate", at(None), 8 * 16, block=512, **held),
-            "cycles/warp instruction/SM",
-            f"x4 of rows that lie one after another, 16 warps{PER_PASS}",
+            "x4 of rows that lie one after another, 16 warps",
+            f"shared/{kind}_rate",
+            plain,
+            8 * 16,
+            unit=per_warp,
+            block=512,
+            **held,
         )
-    meter.put(
-        "stmatrix_x4.cycles",
-        meter.slopes("shared/stmatrix_rate", at(None), 8 * 16, block=512, **held),
-        "cycles/warp instruction/SM",
-        f"x4 of rows that lie one after another, 16 warps{PER_PASS}",
-    )
-    meter.put(
+    meter.timed(
         "stmatrix_ld.latency",
-        meter.slopes("shared/stmatrix_ld_latency", at(None), 16, **held),
-        "cycles",
-        f"stmatrix.x4 then ld.shared of what it wrote, in one warp{PER_PASS}",
+        "stmatrix.x4 then ld.shared of what it wrote, one warp",
+        "shared/stmatrix_ld_latency",
+        plain,
+        16,
+        **held,
     )
-    for step, what in ((0, "one address for all lanes"), (1, "neighbouring addresses")):
-        meter.put(
-            f"atom_shared.latency.x{step}",
-            meter.slopes("shared/atom_shared_latency", at(step), 16, **held),
-            "cycles",
-            f"atom.shared.add.u32, {what}, chain in one warp{PER_PASS}",
-        )
-        meter.put(
-            f"atom_shared.cycles.x{step}",
-            meter.slopes("shared/atom_shared_latency", at(step), 16 * 16, block=512, **held),
-            "cycles/warp instruction/SM",
-            f"atom.shared.add.u32, {what}, 16 warps{PER_PASS}",
-        )
+    for step, where in ((0, "one address for all lanes"), (1, "neighbouring addresses")):
+        for warps, name, unit in ((1, "latency", "cycles"), (16, "cycles", per_warp)):
+            meter.timed(
+                f"atom_shared.{name}.x{step}",
+                f"atom.shared.add.u32, {where}, a chain in each of {warps} warp(s)",
+                "shared/atom_shared_latency",
+                apart(step),
+                16 * warps,
+                unit=unit,
+                block=32 * warps,
+                **held,
+            )
 
 
 def wgmma(meter: Meter) -> None:
@@ -413,55 +478,55 @@ def wgmma(meter: Meter) -> None:
         return [u64(sink), u64(operands), u32(n)]
 
     for form, where in (("ss", "A in shared memory"), ("rs", "A in registers")):
-        for n in (8, 16, 32, 64, 96, 128, 192, 256):
+        for n in WGMMA_N:
             for groups in (1, 2):
-                samples = meter.slopes(
+                meter.timed(
+                    f"wgmma.{form}.wg{groups}.n{n}",
+                    f"m64n{n}k16 f16, f32 accumulators, {where}, {groups} warpgroup(s) on the SM, "
+                    "16 in a group, one group in flight",
                     f"wgmma/wgmma_{form}_{n}",
                     arguments,
                     16 * groups,
+                    unit="cycles/instruction/SM",
                     block=128 * groups,
                     shared=64 * KIB,
                 )
-                meter.put(
-                    f"wgmma.{form}.wg{groups}.n{n}",
-                    samples,
-                    "cycles/instruction/SM",
-                    f"m64n{n}k16 f16, f32 accumulators, {where}, {groups} warpgroup(s) on "
-                    f"the SM, 16 in a group, one group in flight{PER_PASS}",
-                )
     for n in (8, 64, 128, 256):
         for form, steps in (("ss", 1), ("ss", 4), ("rs", 1)):
-            samples = meter.slopes(
-                f"wgmma/wgmma_{form}_{n}_wait{steps}", arguments, 1, block=128, shared=64 * KIB
-            )
-            meter.put(
+            meter.timed(
                 f"wgmma_latency.{form}.k{steps}.n{n}",
-                samples,
-                "cycles",
-                f"wgmma.fence, {steps} of m64n{n}k16 ({form}), commit, wait_group 0{PER_PASS}",
+                f"wgmma.fence, {steps} of m64n{n}k16 ({form}), commit, wait_group 0",
+                f"wgmma/wgmma_{form}_{n}_wait{steps}",
+                arguments,
+                block=128,
+                shared=64 * KIB,
             )
-    for name in ("wait_done", "fence"):
-        meter.put(
+    for name, what in (("wait_done", "wgmma.wait_group 0"), ("fence", "wgmma.fence")):
+        meter.timed(
             f"wgmma.{name}",
-            meter.slopes(f"wgmma/wgmma_{name}", lambda n: [u32(n)], 16, block=128),
-            "cycles",
-            f"{'wgmma.wait_group 0' if name == 'wait_done' else 'wgmma.fence'} with nothing "
-            f"in flight, one warpgroup{PER_PASS}",
+            f"{what} with nothing in flight, one warpgroup",
+            f"wgmma/wgmma_{name}",
+            lambda n: [u32(n)],
+            16,
+            block=128,
         )
     overhead = meter.clock_overhead()
-    count, dec, inc = 64, [], []
+    count, less, more = 64, [], []
     for _ in range(REPEATS):
         gpu.launch("wgmma/setmaxnreg", [u64(gpu.times), u32(count)], block=384)
         given, taken = gpu.download(gpu.times, 2).astype(float) / count - overhead
-        dec.append(given)
-        inc.append(taken)
-    meter.put("setmaxnreg.dec", dec, "cycles", "168 to 40 registers, one warpgroup, by clock64")
+        less.append(given)
+        more.append(taken)
+    meter.put("setmaxnreg.dec", less, "cycles", "168 to 40 registers, one warpgroup, by clock64")
     meter.put(
         "setmaxnreg.inc",
-        inc,
+        more,
         "cycles",
         "40 to 168 registers that are free, one warpgroup, by clock64",
     )
+
+
+_SKIP, _COPIES = 4, 36  # copies of a latency measurement, and how many of them come too early
 
 
 def tma(meter: Meter) -> None:
@@ -469,215 +534,206 @@ def tma(meter: Meter) -> None:
     gpu = meter.gpu
     big = gpu.allocate(BIG)
     gpu.set(big, 0x3C003C00, BIG)
-    overhead = meter.clock_overhead()
-    columns = HALF_BIG_COLUMNS // 64
     maps = {
-        rows: gpu.tensor_map(big, BIG_ROWS, HALF_BIG_COLUMNS, (rows, 64))
+        rows: gpu.tensor_map(big, BIG // (2 * COLUMNS), COLUMNS, (rows, 64))
         for rows in (8, 16, 32, 64, 128)
     }
-
-    def boxes(rows: int, first: int = 0) -> Boxes:
-        return Boxes(rows, rows * 128, columns, first)
-
-    def source(kind: str, rows: int) -> Any:
-        return maps[rows] if kind == "tma" else u64(big)
-
-    largest = {"shared": 200 * KIB}
-    skip, count = 4, 36
     for kind in ("tma", "bulk"):
-        for rows in (8, 64, 128):
-            size = f"{rows * 128 // KIB}kb"
-            what = f"{kind} load of {rows * 128 // KIB} KiB"
-            # in L2: a launch before has read the same
-            samples: list[float] = []
-            for number in range(REPEATS + 1):
-                arguments = [source(kind, rows), boxes(rows), u32(count)]
-                gpu.launch(f"tma/{kind}_load_latency", [u64(gpu.times), *arguments], **largest)
-                if number:
-                    taken = gpu.download(gpu.times, count).astype(float) - overhead
-                    samples += list(taken[skip:])
-            meter.put(
-                f"{kind}_load.latency.l2.{size}",
-                samples,
-                "cycles",
-                f"{what}, issue to mbarrier.try_wait's success, in L2, by clock64",
-            )
-            samples, cold = [], []
-            for number in range(REPEATS):
-                gpu.flush_l2()
-                first = (1 + number) * (16 * MIB // (rows * 128))
-                arguments = [source(kind, rows), boxes(rows, first), u32(count)]
-                gpu.launch(f"tma/{kind}_load_latency", [u64(gpu.times), *arguments], **largest)
-                taken = gpu.download(gpu.times, count).astype(float) - overhead
-                samples += list(taken[skip:])
-                cold.append(taken[0])
-            meter.put(
-                f"{kind}_load.latency.hbm.{size}",
-                samples,
-                "cycles",
-                f"{what}, as from L2, after 256 MiB were written elsewhere",
-            )
-            meter.put(
-                f"{kind}_load.latency.first.{size}",
-                cold,
-                "cycles",
-                f"the first {what} of a kernel, from HBM: instructions, descriptor and "
-                "translations are in no cache",
-            )
-        for rows in (8, 64, 128):
-            size = f"{rows * 128 // KIB}kb"
-            reading, done = [], []
-            for number in range(REPEATS + 1):
-                arguments = [source(kind, rows), boxes(rows), u32(count)]
-                gpu.launch(f"tma/{kind}_store_latency", [u64(gpu.times), *arguments], **largest)
-                if number:
-                    pairs = gpu.download(gpu.times, 2 * count).reshape(-1, 2).astype(float)
-                    reading += list(pairs[skip:, 0] - overhead)
-                    done += list(pairs[skip:, 1] - 2 * overhead)
-            what = f"{kind} store of {rows * 128 // KIB} KiB, issue and commit to"
-            meter.put(
-                f"{kind}_store.latency.read.{size}",
-                reading,
-                "cycles",
-                f"{what} wait_group.read 0, by clock64",
-            )
-            meter.put(
-                f"{kind}_store.latency.done.{size}",
-                done,
-                "cycles",
-                f"{what} wait_group 0 (after wait_group.read 0), by clock64",
-            )
+        source = maps if kind == "tma" else {rows: u64(big) for rows in maps}
+        _copy_latency(meter, kind, source)
+        _copy_rate(meter, kind, source)
+        _copy_issue(meter, kind, source)
+    meter.timed(
+        "bulk_wait_done",
+        "cp.async.bulk.wait_group 0 with nothing in flight",
+        "tma/bulk_wait_done",
+        lambda n: [u32(n)],
+        16,
+    )
 
-        # throughput of one SM and of all, boxes in L2 and in HBM
-        for rows, stages in ((64, 4), (64, 8), (128, 2), (128, 4), (128, 8), (128, 12)):
-            period = 4 * MIB // (rows * 128)
 
-            def ring(
-                n: int,
-                rows: int = rows,
-                stages: int = stages,
-                stride: int = 4,
-                period: int = period,
-                kind: str = kind,
-            ) -> list[Any]:
-                return [
-                    source(kind, rows),
-                    boxes(rows),
-                    u32(n),
-                    u32(stages),
-                    u32(stride),
-                    u32(period),
-                ]
+def _boxes(rows: int, first: int = 0) -> Boxes:
+    return Boxes(rows, rows * 128, COLUMNS // 64, first)
 
-            cycles = meter.slopes(f"tma/{kind}_load_ring", ring, 1, few=512, many=2048, **largest)
-            meter.put(
-                f"{kind}_load.rate.sm.{rows * 128 // KIB}kb.x{stages}",
-                [rows * 128 / c for c in cycles],
-                "B/clk/SM",
-                f"one SM, {stages} {kind} loads of {rows * 128 // KIB} KiB in flight, in L2"
-                f"{PER_PASS}",
-            )
-        for stages in (2, 4, 8, 12):
-            for where, stride, period, few, many in (
-                ("l2", 4, 256, 512, 4096),
-                ("hbm", 992, 992, 496, 1984),
-            ):
 
-                def wide(
-                    n: int,
-                    stages: int = stages,
-                    stride: int = stride,
-                    period: int = period,
-                    kind: str = kind,
-                ) -> list[Any]:
-                    return [
-                        source(kind, 128),
-                        boxes(128),
-                        u32(n),
-                        u32(stages),
-                        u32(stride),
-                        u32(period),
-                    ]
+def _copy_latency(meter: Meter, kind: str, source: dict[int, Any]) -> None:
+    gpu, overhead = meter.gpu, meter.clock_overhead()
 
-                how = {"grid": gpu.sms, **largest}
-                seconds = meter.seconds(
-                    f"tma/{kind}_load_ring", wide, few=few, many=many, block=32, **how
-                )
-                meter.put(
-                    f"{kind}_load.rate.all.{where}.x{stages}",
-                    [16 * KIB * gpu.sms / s / 1e9 for s in seconds],
-                    "GB/s",
-                    f"all SMs, {stages} {kind} loads of 16 KiB in flight on each, from "
-                    f"{where.upper()}, by events{PER_PASS}",
-                )
+    def taken(name: str, rows: int, first: int, parts: int) -> np.ndarray:
+        arguments = [u64(gpu.times), source[rows], _boxes(rows, first), u32(_COPIES)]
+        gpu.launch(f"tma/{kind}_{name}_latency", arguments, shared=200 * KIB)
+        return gpu.download(gpu.times, parts * _COPIES).reshape(_COPIES, parts).astype(float)
 
-        def stores(n: int, stride: int = 4, period: int = 256, kind: str = kind) -> list[Any]:
-            return [source(kind, 128), boxes(128), u32(n), u32(stride), u32(period)]
-
-        cycles = meter.slopes(f"tma/{kind}_store_ring", stores, 1, few=512, many=2048, **largest)
+    for rows in (8, 64, 128):
+        size, what = f"{rows // 8}kb", f"{kind} load of {rows // 8} KiB"
+        taken("load", rows, 0, 1)  # brings it into L2
+        samples = [taken("load", rows, 0, 1)[_SKIP:, 0] - overhead for _ in range(REPEATS)]
         meter.put(
-            f"{kind}_store.rate.sm",
-            [16 * KIB / c for c in cycles],
-            "B/clk/SM",
-            f"one SM, {kind} stores of 16 KiB, four reading, to 4 MiB{PER_PASS}",
+            f"{kind}_load.latency.l2.{size}",
+            np.concatenate(samples),
+            "cycles",
+            f"{what}, issue to mbarrier.try_wait's success, in L2, by clock64",
         )
-        for where, stride, period, few, many in (
-            ("l2", 4, 256, 512, 4096),
-            ("hbm", 992, 992, 496, 1984),
-        ):
+        cold = []
+        for number in range(REPEATS):
+            gpu.flush_l2()
+            first = (1 + number) * (16 * MIB // (rows * 128))
+            cold.append(taken("load", rows, first, 1)[:, 0] - overhead)
+        meter.put(
+            f"{kind}_load.latency.hbm.{size}",
+            np.concatenate([samples[_SKIP:] for samples in cold]),
+            "cycles",
+            f"{what}, as from L2, after 256 MiB were read elsewhere",
+        )
+        meter.put(
+            f"{kind}_load.latency.first.{size}",
+            [samples[0] for samples in cold],
+            "cycles",
+            f"the first {what} of a kernel, from HBM: neither its descriptor nor the address "
+            "translation is in a cache",
+        )
+        taken("store", rows, 0, 2)
+        stores = np.concatenate([taken("store", rows, 0, 2)[_SKIP:] for _ in range(REPEATS)])
+        what = f"{kind} store of {rows // 8} KiB, issue and commit"
+        meter.put(
+            f"{kind}_store.latency.read.{size}",
+            stores[:, 0] - overhead,
+            "cycles",
+            f"{what} to wait_group.read 0, by clock64",
+        )
+        meter.put(
+            f"{kind}_store.latency.done.{size}",
+            stores[:, 1] - 2 * overhead,
+            "cycles",
+            f"{what} to wait_group.read 0 and wait_group 0, by clock64",
+        )
 
-            def spread_stores(
-                n: int, stride: int = stride, period: int = period, stores: Any = stores
-            ) -> list[Any]:
-                return stores(n, stride, period)
 
-            seconds = meter.seconds(
-                f"tma/{kind}_store_ring",
-                spread_stores,
-                few=few,
-                many=many,
-                grid=gpu.sms,
-                block=32,
-                **largest,
-            )
-            meter.put(
-                f"{kind}_store.rate.all.{where}",
-                [16 * KIB * gpu.sms / s / 1e9 for s in seconds],
-                "GB/s",
-                f"all SMs, {kind} stores of 16 KiB, to {where.upper()}, by events{PER_PASS}",
-            )
+def _copy_rate(meter: Meter, kind: str, source: dict[int, Any]) -> None:
+    gpu = meter.gpu
+    kernel = f"tma/{kind}_load_ring"
 
+    def ring(
+        rows: int, stages: int, stride: int, period: int, share: int = 1
+    ) -> Callable[[int], list[Any]]:
+        return lambda n: [source[rows], _boxes(rows), *map(u32, (n, stages, stride, period, share))]
+
+    # one SM: rings of one to four warps
+    for rows, warps, stages in (
+        (8, 1, 8), (8, 4, 8), (64, 1, 4), (64, 4, 4), (128, 1, 1), (128, 1, 2), (128, 1, 4),
+        (128, 1, 8), (128, 1, 12), (128, 2, 4), (128, 4, 3),
+    ):  # fmt: skip
+        period = MIB // (rows * 128)
+        meter.timed(
+            f"{kind}_load.rate.sm.{rows // 8}kb.w{warps}.x{stages}",
+            f"one SM, {warps} warp(s) with {stages} {kind} loads of {rows // 8} KiB in flight "
+            "each, in L2",
+            kernel,
+            ring(rows, stages, period, period),
+            unit="B/clk/SM",
+            amount=rows * 128 * warps,
+            few=512,
+            many=2048,
+            block=32 * warps,
+            shared=200 * KIB,
+        )
+    meter.timed(
+        f"{kind}_load.rate.pair",
+        f"two SMs of a cluster, each with 2 warps with 4 {kind} loads of 16 KiB in flight each, "
+        "in L2; for each SM",
+        kernel,
+        ring(128, 4, 64, 64),
+        unit="B/clk/SM",
+        amount=16 * KIB * 2,
+        few=512,
+        many=2048,
+        block=64,
+        grid=2,
+        cluster=2,
+        shared=200 * KIB,
+    )
+    # all SMs: own tiles that are in L2, tiles that several read, own tiles from HBM
+    for where, stages, stride, period, share, few, many, what in (
+        ("l2", 4, 8, 8, 1, 512, 4096, "from L2, each its own 128 KiB"),
+        ("l2", 8, 8, 8, 1, 512, 4096, "from L2, each its own 128 KiB"),
+        ("l2_shared12", 4, 64, 64, 12, 512, 4096, "from L2, 12 CTAs the same 1 MiB"),
+        ("l2_shared_all", 4, 64, 64, gpu.sms, 512, 4096, "from L2, all the same 1 MiB"),
+        *(
+            ("hbm", stages, 3968, 3968, 1, 992, 3968, "from HBM, each its own")
+            for stages in (1, 2, 3, 4, 8, 12)
+        ),
+    ):
+        meter.bandwidth(
+            f"{kind}_load.rate.all.{where}.x{stages}",
+            f"{stages} {kind} loads of 16 KiB in flight on each, {what}",
+            kernel,
+            ring(128, stages, stride, period, share),
+            16 * KIB * gpu.sms,
+            few=few,
+            many=many,
+            grid=gpu.sms,
+            block=32,
+            shared=200 * KIB,
+        )
+
+    def stores(stride: int, period: int) -> Callable[[int], list[Any]]:
+        return lambda n: [source[128], _boxes(128), u32(n), u32(stride), u32(period)]
+
+    meter.timed(
+        f"{kind}_store.rate.sm",
+        f"one SM, {kind} stores of 16 KiB of which four may be reading, to 4 MiB",
+        f"tma/{kind}_store_ring",
+        stores(256, 256),
+        unit="B/clk/SM",
+        amount=16 * KIB,
+        few=512,
+        many=2048,
+        shared=200 * KIB,
+    )
+    for where, part, few, many in (("l2", 8, 512, 4096), ("hbm", 3968, 992, 3968)):
+        meter.bandwidth(
+            f"{kind}_store.rate.all.{where}",
+            f"{kind} stores of 16 KiB of which four may be reading, to {where.upper()}",
+            f"tma/{kind}_store_ring",
+            stores(part, part),
+            16 * KIB * gpu.sms,
+            few=few,
+            many=many,
+            grid=gpu.sms,
+            block=32,
+            shared=200 * KIB,
+        )
+
+
+def _copy_issue(meter: Meter, kind: str, source: dict[int, Any]) -> None:
+    gpu = meter.gpu
+    forms = [("", "thread 0")]
+    if kind == "tma":
+        forms.append(("_elected", "the thread that elect.sync chose"))
+    for form, who in forms:
         for rows in (8, 16, 32, 64):
             issue, done = [], []
             for _ in range(REPEATS):
-                taken = []
-                for n in (8, 40):
-                    arguments = [source(kind, rows), boxes(rows), u32(n)]
-                    gpu.launch(f"tma/{kind}_load_issue", [u64(gpu.times), *arguments], **largest)
-                    taken.append(gpu.download(gpu.times, 2).astype(float))
-                issue.append(slope(8, taken[0][0], 40, taken[1][0]))
-                done.append(slope(8, taken[0][1], 40, taken[1][1]))
-            size = f"{rows * 128 // KIB}kb"
+                few, many = [], []
+                for n, taken in ((8, few), (40, many)):
+                    arguments = [u64(gpu.times), source[rows], _boxes(rows), u32(n)]
+                    gpu.launch(f"tma/{kind}_load_issue{form}", arguments, shared=200 * KIB)
+                    taken += [float(cycles) for cycles in gpu.download(gpu.times, 2)]
+                issue.append(slope(8, few[0], 40, many[0]))
+                done.append(slope(8, few[1], 40, many[1]))
+            each = f"for each {kind} load of {rows // 8} KiB of one address, 8 to 40 back to back"
             meter.put(
-                f"{kind}_load.issue.{size}",
+                f"{kind}_load.issue{form}.{rows // 8}kb",
                 issue,
                 "cycles",
-                f"a thread's time for each {kind} load of {rows * 128 // KIB} KiB that it "
-                "issues, 8 to 40 back to back",
+                f"what {who} takes {each}",
             )
             meter.put(
-                f"{kind}_load.box.{size}",
+                f"{kind}_load.box{form}.{rows // 8}kb",
                 done,
                 "cycles",
-                f"the engine's time for each {kind} load of {rows * 128 // KIB} KiB of the "
-                "same address, 8 to 40 back to back",
+                f"until all have come, {each}, by {who}",
             )
-    meter.put(
-        "bulk_wait_done",
-        meter.slopes("tma/bulk_wait_done", lambda n: [u32(n)], 16),
-        "cycles",
-        f"cp.async.bulk.wait_group 0 with nothing in flight{PER_PASS}",
-    )
 
 
 def multicast(meter: Meter) -> None:
@@ -686,45 +742,62 @@ def multicast(meter: Meter) -> None:
     small = gpu.allocate(64 * MIB)
     gpu.set(small, 0x3C003C00, 64 * MIB)
     overhead = meter.clock_overhead()
-    maps = {rows: gpu.tensor_map(small, 8192, HALF_BIG_COLUMNS, (rows, 64)) for rows in (64, 128)}
-    pair = {"grid": 2, "cluster": 2, "shared": 200 * KIB}
-    skip, count = 4, 36
-    own, other = [], []
-    for number in range(REPEATS + 1):
-        arguments = [maps[128], Boxes(128, 16 * KIB, 64, 0), u32(count)]
-        gpu.launch("tma/tma_multicast_latency", [u64(gpu.times), *arguments], **pair)
-        if number:
-            taken = gpu.download(gpu.times, 2 * count).reshape(-1, 2).astype(float)
-            own += list(taken[skip:, 0] - overhead)
-            other += list(taken[skip:, 1] - overhead)
+    maps = {rows: gpu.tensor_map(small, 8192, COLUMNS, (rows, 64)) for rows in (64, 128)}
+
+    def taken() -> np.ndarray:
+        gpu.launch(
+            "tma/tma_multicast_latency",
+            [u64(gpu.times), maps[128], _boxes(128), u32(_COPIES)],
+            grid=2,
+            cluster=2,
+            shared=200 * KIB,
+        )
+        clocks = gpu.download(gpu.times, 2 * _COPIES).reshape(-1, 2).astype(float)
+        return clocks[_SKIP:] - overhead
+
+    taken()  # brings it into L2
+    samples = np.concatenate([taken() for _ in range(REPEATS)])
     meter.put(
         "tma_multicast.latency.16kb",
-        own,
+        samples[:, 0],
         "cycles",
-        "TMA load of 16 KiB to both CTAs of a pair, issue to the own barrier's success, "
-        "in L2, by clock64",
+        "TMA load of 16 KiB to both CTAs of a pair, issue to the own barrier's success, in L2, by "
+        "clock64",
     )
     meter.put(
         "tma_multicast.latency_and_back.16kb",
-        other,
+        samples[:, 1],
         "cycles",
         "as latency, until the peer has arrived back after its own copy came",
     )
 
-    def ring(n: int, stride: int = 8) -> list[Any]:
-        return [maps[64], Boxes(64, 8 * KIB, 64, 0), u32(n), u32(6), u32(stride), u32(512)]
+    def ring(n: int) -> list[Any]:
+        return [maps[64], _boxes(64), u32(n), u32(6), u32(16), u32(16)]
 
-    cycles = meter.slopes("tma/tma_multicast_ring", ring, 1, few=512, many=2048, block=64, **pair)
-    meter.put(
-        "tma_multicast.rate.pair",
-        [16 * KIB / c for c in cycles],
-        "B/clk/SM",
-        "bytes that each CTA of one pair receives, each loading half of every 16 KiB stage "
-        f"to both, 6 stages, in L2{PER_PASS}",
+    what = (
+        "bytes that CTAs receive, each of a pair loading half of every 16 KiB stage to both, 6 "
+        "stages, in L2"
     )
-    seconds = meter.seconds(
+    meter.timed(
+        "tma_multicast.rate.pair",
+        f"one pair, {what}",
         "tma/tma_multicast_ring",
         ring,
+        unit="B/clk/SM",
+        amount=16 * KIB,
+        few=512,
+        many=2048,
+        block=64,
+        grid=2,
+        cluster=2,
+        shared=200 * KIB,
+    )
+    meter.bandwidth(
+        "tma_multicast.rate.all",
+        what,
+        "tma/tma_multicast_ring",
+        ring,
+        16 * KIB * (gpu.sms // 2 * 2),
         few=512,
         many=4096,
         block=64,
@@ -732,26 +805,58 @@ def multicast(meter: Meter) -> None:
         cluster=2,
         shared=200 * KIB,
     )
-    meter.put(
-        "tma_multicast.rate.all",
-        [16 * KIB * (gpu.sms // 2 * 2) / s / 1e9 for s in seconds],
-        "GB/s",
-        f"bytes that all SMs receive, as rate.pair, by events{PER_PASS}",
-    )
 
 
 def memory(meter: Meter) -> None:
     """Loads, stores and cp.async of global memory; bandwidths of L2 and HBM."""
     gpu = meter.gpu
-    data = meter.data()
     a, b = gpu.allocate(BIG), gpu.allocate(BIG)
     gpu.set(a, 1, BIG)
     gpu.set(b, 2, BIG)
+    _load_latency(meter, a, b)
+    _streams(meter, a, b)
+    _strided(meter, a)
+    meter.slopes("memory/cp_async_latency", lambda n: [u64(a), u64(MIB - 1), u32(n)], 1,
+                 few=64, many=1024, shared=160 * KIB)  # fmt: skip
+    meter.timed(
+        "cp_async.latency.l2",
+        "cp.async.cg of 16 bytes by each lane of a warp, commit and wait_group 0, in L2",
+        "memory/cp_async_latency",
+        lambda n: [u64(a), u64(MIB - 1), u32(n)],
+        few=64,
+        many=1024,
+        shared=160 * KIB,
+    )
+    for threads in (128, 256, 512, 1024):
+        meter.timed(
+            f"cp_async.rate.sm.t{threads}",
+            f"one SM, {threads} threads with two groups of four 16-byte cp.async.cg in flight, "
+            "in L2",
+            "memory/cp_async_rate",
+            lambda n: [u64(a), u64(4 * MIB - 1), u32(n)],
+            unit="B/clk/SM",
+            amount=threads * 16 * 4,
+            block=threads,
+            few=64,
+            many=512,
+            shared=160 * KIB,
+        )
+    meter.timed(
+        "cp_async.wait_done",
+        "cp.async.wait_group 0 with nothing in flight",
+        "memory/cp_async_wait_done",
+        lambda n: [u32(n)],
+        16,
+    )
+
+
+def _load_latency(meter: Meter, a: int, b: int) -> None:
+    gpu = meter.gpu
+    data = meter.data()
     rng = np.random.default_rng(2)
 
-    # chains: each line holds the address of the next
     def chain(count: int) -> np.ndarray:
-        """Addresses of a cycle through `count` bytes of `b` in random order, after writing it."""
+        """Addresses of a cycle through ``count`` bytes of ``b`` in random order, written there."""
         order = rng.permutation(count // 128)
         lines = np.zeros((count // 128, 16), np.uint64)
         lines[order, 0] = b + 128 * np.roll(order, -1).astype(np.uint64)
@@ -778,37 +883,32 @@ def memory(meter: Meter) -> None:
         "cycles",
         "ld.global.cg, random chain through 4 MiB that are in L2, one thread",
     )
+    done = data + 12 * KIB
     for where, mask in (("l2", 16 * MIB - 1), ("hbm", BIG - 1)):
-        for ctas in (33, 66, gpu.sms - 1):
-            rows = []
-            for i in range(3):
-                gpu.set(data + 12 * KIB, 0, 4)
-                start = order[(i * 4096) % len(order)]
+        for ctas in (16, 33, 66, gpu.sms - 1):
+            latencies, rates = [], []
+            for i in range(REPEATS + 1):
+                gpu.set(done, 0, 4)
+                start = int(order[(i * 4096) % len(order)])
                 gpu.launch(
                     "memory/chase_loaded",
-                    [
-                        u64(gpu.times),
-                        u64(int(start)),
-                        u32(1024),
-                        u64(a),
-                        u64(mask),
-                        u64(data + 12 * KIB),
-                    ],
+                    [u64(gpu.times), u64(start), u32(1024), u64(a), u64(mask), u64(done)],
                     grid=ctas + 1,
                     block=1024,
                 )
                 taken = gpu.download(gpu.times, 2 * (ctas + 1)).astype(float)
-                passes, cycles = taken[2::2], taken[3::2]
-                rows.append((taken[0] / 1024, float((passes / cycles).sum()) * 64 * KIB))
+                if i:  # the first brings what is read into L2
+                    latencies.append(taken[0] / 1024)
+                    rates.append(float((taken[2::2] / taken[3::2]).sum()) * 64 * KIB)
             meter.put(
                 f"ld_global.latency.loaded_{where}.{ctas}sms",
-                [r[0] for r in rows],
+                latencies,
                 "cycles",
                 f"random chain through 4 MiB while {ctas} SMs read from {where.upper()}",
             )
             meter.put(
                 f"ld_global.loaded_{where}.{ctas}sms",
-                [r[1] for r in rows],
+                rates,
                 "B/clk",
                 f"what {ctas} SMs read from {where.upper()} meanwhile, in sum",
             )
@@ -822,148 +922,141 @@ def memory(meter: Meter) -> None:
             f"ld_global.latency.hbm.{size // MIB}mb",
             samples,
             "cycles",
-            f"ld.global.cg, random chain through {size // MIB} MiB of which nothing is in "
-            "L2, one thread",
+            f"ld.global.cg, random chain through {size // MIB} MiB of which nothing is in L2, one "
+            "thread",
         )
 
-    # streams
+
+def _streams(meter: Meter, a: int, b: int) -> None:
+    gpu, data = meter.gpu, meter.data()
+
     def reading(mask: int) -> Callable[[int], list[Any]]:
         return lambda n: [u64(data), u64(a), u64(mask), u32(n)]
 
     def writing(mask: int) -> Callable[[int], list[Any]]:
         return lambda n: [u64(data), u64(b), u64(mask), u32(n)]
 
-    one = {"block": 1024, "few": 64, "many": 512}
-    each = 1024 * 16 * 8
-    for name, form, mask, what in (
-        ("l1", "ca", 64 * KIB - 1, "64 KiB in L1"),
-        ("l2", "cg", 4 * MIB - 1, "4 MiB in L2"),
-        ("hbm", "cg", BIG - 1, "HBM"),
-    ):
-        cycles = meter.slopes(f"memory/read_{form}", reading(mask), each, **one)
-        meter.put(
-            f"ld_global.rate.sm.{name}",
-            [1 / c for c in cycles],
-            "B/clk/SM",
-            f"one SM, 1024 threads with eight 16-byte loads in flight, {what}{PER_PASS}",
-        )
-    cycles = meter.slopes("memory/write_global", writing(4 * MIB - 1), each, **one)
-    meter.put(
+    for threads in (128, 256, 512, 1024):
+        for name, form, mask, what in (
+            ("l1", "ca", 64 * KIB - 1, "64 KiB in L1"),
+            ("l2", "cg", 4 * MIB - 1, "4 MiB in L2"),
+            ("hbm", "cg", BIG - 1, "HBM"),
+        ):
+            meter.timed(
+                f"ld_global.rate.sm.{name}.t{threads}",
+                f"one SM, {threads} threads with eight 16-byte loads in flight, {what}",
+                f"memory/read_{form}",
+                reading(mask),
+                unit="B/clk/SM",
+                amount=threads * 16 * 8,
+                block=threads,
+                few=64,
+                many=512,
+            )
+    meter.timed(
         "st_global.rate.sm",
-        [1 / c for c in cycles],
-        "B/clk/SM",
-        f"one SM, 1024 threads, 16-byte stores to 4 MiB{PER_PASS}",
-    )
-    full = {"grid": 2 * gpu.sms, "block": 1024}
-    moved = 2 * gpu.sms * each
-    for name, kernel, arguments, factor, few, many, what in (
-        (
-            "l2_read_gbps",
-            "read_cg",
-            reading(16 * MIB - 1),
-            1,
-            256,
-            2048,
-            "16-byte loads of 16 MiB that are in L2",
-        ),
-        (
-            "l2_write_gbps",
-            "write_global",
-            writing(16 * MIB - 1),
-            1,
-            256,
-            2048,
-            "16-byte stores to 16 MiB",
-        ),
-        ("hbm_read_gbps", "read_cg", reading(BIG - 1), 1, 64, 320, "16-byte loads of 2 GiB"),
-        ("hbm_write_gbps", "write_global", writing(BIG - 1), 1, 64, 320, "16-byte stores to 2 GiB"),
-        (
-            "hbm_copy_gbps",
-            "copy_global",
-            lambda n: [u64(a), u64(b), u64(BIG - 1), u32(n)],
-            1,
-            128,
-            640,
-            "16-byte loads of 2 GiB and stores to another 2 GiB, bytes read plus bytes written",
-        ),
-    ):
-        seconds = meter.seconds(f"memory/{kernel}", arguments, few=few, many=many, **full)
-        meter.put(
-            name,
-            [moved * factor / s / 1e9 for s in seconds],
-            "GB/s",
-            f"all SMs, {what}, by events{PER_PASS}",
-        )
-
-    # cp.async
-    def asynchronous(mask: int) -> Callable[[int], list[Any]]:
-        return lambda n: [u64(a), u64(mask), u32(n)]
-
-    for _ in range(2):  # the first brings it into L2
-        samples = meter.slopes(
-            "memory/cp_async_latency", asynchronous(MIB - 1), 1, few=64, many=1024, shared=160 * KIB
-        )
-    meter.put(
-        "cp_async.latency.l2",
-        samples,
-        "cycles",
-        f"cp.async.cg of 16 bytes by each lane of a warp, commit and wait_group 0, in L2{PER_PASS}",
-    )
-    cycles = meter.slopes(
-        "memory/cp_async_rate",
-        asynchronous(4 * MIB - 1),
-        1024 * 16 * 4,
+        "one SM, 1024 threads, 16-byte stores to 4 MiB",
+        "memory/write_global",
+        writing(4 * MIB - 1),
+        unit="B/clk/SM",
+        amount=1024 * 16 * 8,
         block=1024,
         few=64,
         many=512,
-        shared=160 * KIB,
     )
+    moved = 2 * gpu.sms * 1024 * 16
+    both = "to another 8 GiB; bytes read plus bytes written"
+    for name, kernel, arguments, factor, few, many, what in (
+        ("l2_read_gbps", "read_cg", reading(16 * MIB - 1), 8, 256, 2048,
+         "16-byte loads of 16 MiB that are in L2, eight in flight in a thread"),
+        ("l2_write_gbps", "write_global", writing(16 * MIB - 1), 8, 256, 2048,
+         "16-byte stores to 16 MiB"),
+        ("hbm_read_gbps", "read_cg", reading(BIG - 1), 8, 16, 240,
+         "16-byte loads of 8 GiB, eight in flight in a thread"),
+        ("hbm_write_gbps", "write_global", writing(BIG - 1), 8, 16, 240, "16-byte stores to 8 GiB"),
+        ("hbm_copy_gbps", "copy_global_4", lambda n: [u64(a), u64(b), u64(BIG - 1), u32(n)],
+         8, 32, 480, f"four 16-byte loads of a thread, then stores {both}"),
+        ("hbm_copy_gbps.x1", "copy_global_1", lambda n: [u64(a), u64(b), u64(BIG - 1), u32(n)],
+         2, 128, 1920, f"one 16-byte load of a thread, then a store {both}"),
+    ):  # fmt: skip
+        meter.bandwidth(
+            name,
+            what,
+            f"memory/{kernel}",
+            arguments,
+            moved * factor,
+            few=few,
+            many=many,
+            grid=2 * gpu.sms,
+            block=1024,
+        )
+    samples = [2 * BIG / gpu.copy_seconds(b, a, BIG) / 1e9 for _ in range(REPEATS)]
     meter.put(
-        "cp_async.rate.sm",
-        [1 / c for c in cycles],
-        "B/clk/SM",
-        f"one SM, 1024 threads, two groups of four 16-byte cp.async.cg in flight, in L2{PER_PASS}",
+        "hbm_copy_gbps.driver",
+        samples,
+        "GB/s",
+        "the driver's copy of 8 GiB on the device, bytes read plus bytes written, by events",
     )
-    meter.put(
-        "cp_async.wait_done",
-        meter.slopes("memory/cp_async_wait_done", lambda n: [u32(n)], 16),
-        "cycles",
-        f"cp.async.wait_group 0 with nothing in flight{PER_PASS}",
-    )
+
+
+def _strided(meter: Meter, a: int) -> None:
+    data = meter.data()
+    mask = 4 * MIB - 1
+    for step in (4, 8, 16, 32, 128, 4096):
+        where = f"4 bytes of each lane, lanes {step} bytes apart, one SM, 16 warps"
+        for name, kernel, region, what in (
+            ("ld_global.cycles.l1", "read_strided_ca", 32 * KIB - 1, "32 KiB in L1"),
+            ("ld_global.cycles.l2", "read_strided_cg", mask, "4 MiB in L2"),
+            ("st_global.cycles", "write_strided", mask, "to 4 MiB"),
+        ):
+            meter.timed(
+                f"{name}.b{step}",
+                f"{where}, {what}",
+                f"memory/{kernel}",
+                lambda n, region=region, step=step: [
+                    u64(data), u64(a), u64(region), u32(n), u32(step)
+                ],
+                8 * 16,
+                unit="cycles/warp instruction/SM",
+                block=512,
+                few=64,
+                many=512,
+            )  # fmt: skip
 
 
 def atomics(meter: Meter) -> None:
     """Atomics on global memory."""
     gpu = meter.gpu
     mhz = statistics.median(meter.megahertz())
-    memory_size = 32 * MIB
-    a, sink = gpu.allocate(memory_size), gpu.allocate(64 * KIB)
-    gpu.set(a, 0, memory_size)
-    meter.put(
+    a, sink = gpu.allocate(32 * MIB), gpu.allocate(64 * KIB)
+    gpu.set(a, 0, 32 * MIB)
+    meter.timed(
         "atom_global.latency",
-        meter.slopes(
-            "memory/atom_global_latency",
-            lambda n: [u64(sink), u64(a), u32(n)],
-            1,
-            few=64,
-            many=512,
-            block=1,
-        ),
-        "cycles",
-        f"atom.global.add.u32, chain of one thread{PER_PASS}",
+        "atom.global.add.u32, a chain of one thread",
+        "memory/atom_global_latency",
+        lambda n: [u64(sink), u64(a), u32(n)],
+        few=64,
+        many=512,
+        block=1,
     )
     grid, block = 2 * gpu.sms, 256
-    for step, what in (
+    for step, where in (
         (0, "one address"),
         (4, "neighbouring addresses"),
         (32, "addresses 32 bytes apart"),
     ):
         few, many = (2, 10) if step == 0 else (16, 80)
-        for name, arguments in (
-            ("red_global", lambda n, step=step: [u64(a), u32(n), u32(step)]),
-            ("atom_global", lambda n, step=step: [u64(sink), u64(a), u32(n), u32(step)]),
+
+        def red(n: int, step: int = step) -> list[Any]:
+            return [u64(a), u32(n), u32(step)]
+
+        def atom(n: int, step: int = step) -> list[Any]:
+            return [u64(sink), u64(a), u32(n), u32(step)]
+
+        for name, operation, arguments in (
+            ("red_global", "red.global.add.f32", red),
+            ("atom_global", "atom.global.add.u32", atom),
         ):
-            operation = "red.global.add.f32" if name == "red_global" else "atom.global.add.u32"
             seconds = meter.seconds(
                 f"memory/{name}_rate", arguments, few=few, many=many, grid=grid, block=block
             )
@@ -971,16 +1064,20 @@ def atomics(meter: Meter) -> None:
                 f"{name}.rate.all.b{step}",
                 [grid * block * 8 / (s * mhz * 1e6) for s in seconds],
                 "lanes/clk",
-                f"{operation} of all SMs' threads to {what}, by events and clock_mhz{PER_PASS}",
+                f"{operation} of all SMs' threads to {where}, by events and clock_mhz; difference "
+                "of two numbers of passes",
             )
-            cycles = meter.slopes(
-                f"memory/{name}_rate", arguments, 8 * block, block=block, few=few, many=many
-            )
-            meter.put(
+            meter.timed(
                 f"{name}.rate.sm.b{step}",
-                [1 / c for c in cycles],
-                "lanes/clk/SM",
-                f"{operation} of 256 threads of one SM to {what}{PER_PASS}",
+                f"{operation} of 256 threads of one SM to {where}",
+                f"memory/{name}_rate",
+                arguments,
+                8,
+                unit="lanes/clk/SM",
+                amount=block,
+                block=block,
+                few=few,
+                many=many,
             )
 
 
@@ -997,45 +1094,38 @@ def synchronisation(meter: Meter) -> None:
             ("arrive", "mbarrier.arrive"),
             ("expect", "mbarrier.arrive.expect_tx"),
         ):
-            meter.put(
+            meter.timed(
                 f"mbarrier.{name}.lanes{lanes}",
-                meter.slopes(f"sync/mbarrier_{name}", plain, 16, block=lanes),
-                "cycles",
-                f"{what}, one after another, a warp of {lanes} threads{PER_PASS}",
+                f"{what}, one after another in a warp of {lanes} thread(s)",
+                f"sync/mbarrier_{name}",
+                plain,
+                16,
+                block=lanes,
             )
-    meter.put(
-        "mbarrier.arrive_to_wait",
-        meter.slopes("sync/mbarrier_ping_pong", plain, 2, few=64, many=512, block=64),
-        "cycles",
-        "thread of one warp arrives, thread of another returns from its try_wait "
-        f"loop; half of a round trip{PER_PASS}",
-    )
-    meter.put(
-        "mbarrier.arrive_to_wait.warp",
-        meter.slopes("sync/mbarrier_ping_pong_warp", plain, 2, few=64, many=512, block=64),
-        "cycles",
-        "as arrive_to_wait, with all 32 lanes waiting, and __syncwarp",
-    )
+    turn: dict[str, Any] = {"few": 64, "many": 512, "block": 64}
+    for name, kernel, what in (
+        ("mbarrier.arrive_to_wait", "mbarrier_ping_pong",
+         "thread of one warp arrives, thread of another returns from its try_wait loop"),
+        ("mbarrier.arrive_to_wait.warp", "mbarrier_ping_pong_warp",
+         "as arrive_to_wait, with all 32 lanes waiting, then one of them arriving"),
+        ("bar.arrive_to_sync", "bar_ping_pong",
+         "bar.arrive of one warp, the other returns from bar.sync"),
+    ):  # fmt: skip
+        meter.timed(name, f"{what}; half of a round trip", f"sync/{kernel}", plain, 2, **turn)
     for warps in (1, 2, 4, 8, 12, 16, 32):
-        meter.put(
+        meter.timed(
             f"bar_sync.{warps}warps",
-            meter.slopes("sync/bar_sync", plain, 16, block=32 * warps),
-            "cycles",
-            f"bar.sync, {warps} warps that arrive together{PER_PASS}",
+            f"bar.sync, {warps} warp(s) that arrive together",
+            "sync/bar_sync",
+            plain,
+            16,
+            block=32 * warps,
         )
-    meter.put(
-        "bar.arrive_to_sync",
-        meter.slopes("sync/bar_ping_pong", plain, 2, few=64, many=512, block=64),
-        "cycles",
-        f"bar.arrive of one warp, the other returns from bar.sync; half of a round trip{PER_PASS}",
-    )
     for name, what in (
         ("proxy_async", "fence.proxy.async"),
         ("proxy_async_shared", "fence.proxy.async.shared::cta"),
-        (
-            "proxy_async_shared_after_st_shared",
-            "fence.proxy.async.shared::cta and the st.shared before it",
-        ),
+        ("proxy_async_shared_after_st_shared",
+         "fence.proxy.async.shared::cta and the st.shared before it"),
         ("acq_rel_cta", "fence.acq_rel.cta"),
         ("acq_rel_cluster", "fence.acq_rel.cluster"),
         ("acq_rel_cluster_after_st_shared", "fence.acq_rel.cluster and the st.shared before it"),
@@ -1043,15 +1133,16 @@ def synchronisation(meter: Meter) -> None:
         ("sc_gpu_after_st_global", "fence.sc.gpu and the st.global before it"),
         ("acq_rel_gpu", "fence.acq_rel.gpu"),
         ("acq_rel_gpu_after_st_global", "fence.acq_rel.gpu and the st.global before it"),
-    ):
+    ):  # fmt: skip
         for block in (32, 128):
-            meter.put(
+            meter.timed(
                 f"fence.{name}.t{block}",
-                meter.slopes(
-                    f"sync/fence_{name}", lambda n: [u64(data), u32(n)], 8, block=block, shared=KIB
-                ),
-                "cycles",
-                f"{what}, {block // 32} warp(s){PER_PASS}",
+                f"{what}, {block // 32} warp(s)",
+                f"sync/fence_{name}",
+                lambda n: [u64(data), u32(n)],
+                8,
+                block=block,
+                shared=KIB,
             )
 
 
@@ -1062,90 +1153,77 @@ def clusters(meter: Meter) -> None:
     def plain(n: int) -> list[Any]:
         return [u32(n)]
 
+    def with_data(n: int) -> list[Any]:
+        return [u64(data), u32(n)]
+
     for size in (2, 4, 8):
-        pair = {"grid": size, "cluster": size}
-        for name, what in (("", ""), ("_relaxed", ".relaxed")):
-            meter.put(
-                f"cluster_barrier{name}.x{size}",
-                meter.slopes(f"sync/cluster_barrier{name}", plain, 4, block=128, **pair),
-                "cycles",
-                f"barrier.cluster.arrive{what} and wait, {size} CTAs of 4 warps{PER_PASS}",
+        cluster: dict[str, Any] = {"grid": size, "cluster": size}
+        for form in ("", "_relaxed"):
+            meter.timed(
+                f"cluster_barrier{form}.x{size}",
+                f"barrier.cluster.arrive{form.replace('_', '.')} and wait, {size} CTAs of 4 warps",
+                f"sync/cluster_barrier{form}",
+                plain,
+                4,
+                block=128,
+                **cluster,
             )
-        meter.put(
+        meter.timed(
             f"dsmem_ld.latency.x{size}",
-            meter.slopes(
-                "sync/dsmem_ld_latency", lambda n: [u64(data), u32(n)], 8, shared=KIB, **pair
-            ),
-            "cycles",
-            "ld.shared::cluster of the next CTA's shared memory, chain in one warp, cluster "
-            f"of {size}{PER_PASS}",
+            "ld.shared::cluster of the next CTA's shared memory, a chain in one warp, cluster of "
+            f"{size}",
+            "sync/dsmem_ld_latency",
+            with_data,
+            8,
+            shared=KIB,
+            **cluster,
         )
         for kind in ("ld", "st"):
-            cycles = meter.slopes(
+            meter.timed(
+                f"dsmem_{kind}.rate.x{size}",
+                f"{kind}.shared::cluster.v4 of the next CTA's shared memory, all CTAs of a "
+                f"cluster of {size}, 16 warps each",
                 f"sync/dsmem_{kind}_rate",
-                lambda n: [u64(data), u32(n)],
+                with_data,
                 8 * 16,
+                unit="B/clk/SM",
+                amount=512,
                 block=512,
                 shared=8 * KIB,
-                **pair,
+                **cluster,
             )
-            meter.put(
-                f"dsmem_{kind}.rate.x{size}",
-                [512 / c for c in cycles],
-                "B/clk/SM",
-                f"{kind}.shared::cluster.v4 of the next CTA's shared memory, all CTAs of a "
-                f"cluster of {size}, 16 warps{PER_PASS}",
-            )
-    pair = {"grid": 2, "cluster": 2}
+    pair: dict[str, Any] = {"grid": 2, "cluster": 2}
+    turn: dict[str, Any] = {"few": 64, "many": 512, "shared": 32 * KIB, **pair}
     for name, kernel, what in (
-        (
-            "mbarrier_remote.arrive_to_wait",
-            "mbarrier_remote_ping_pong",
-            "mbarrier.arrive on the peer's barrier, to the return of the peer's try_wait loop",
-        ),
-        (
-            "mbarrier_remote.arrive_to_wait.cluster_scope",
-            "mbarrier_remote_ping_pong_cluster",
-            "as arrive_to_wait, with .release.cluster and .acquire.cluster",
-        ),
-    ):
-        meter.put(
-            name,
-            meter.slopes(f"sync/{kernel}", plain, 2, few=64, many=512, block=32, **pair),
-            "cycles",
-            f"{what}; half of a round trip{PER_PASS}",
-        )
+        ("mbarrier_remote.arrive_to_wait", "mbarrier_remote_ping_pong",
+         "mbarrier.arrive on the peer's barrier, to the return of the peer's try_wait loop"),
+        ("mbarrier_remote.arrive_to_wait.cluster_scope", "mbarrier_remote_ping_pong_cluster",
+         "as arrive_to_wait, with .release.cluster and .acquire.cluster"),
+        ("st_async.to_wait", "st_async_ping_pong",
+         "st.async of 4 bytes to the peer, the peer's thread returns from its try_wait loop and "
+         "expects the next"),
+    ):  # fmt: skip
+        meter.timed(name, f"{what}; half of a round trip", f"sync/{kernel}", plain, 2, **turn)
     for lanes in (1, 32):
-        meter.put(
+        meter.timed(
             f"mbarrier_remote.arrive.lanes{lanes}",
-            meter.slopes("sync/mbarrier_remote_arrive", plain, 16, block=lanes, **pair),
-            "cycles",
-            f"mbarrier.arrive on the peer's barrier, one after another in one warp "
-            f"of {lanes} threads{PER_PASS}",
+            f"mbarrier.arrive on the peer's barrier, one after another in a warp of {lanes} "
+            "thread(s)",
+            "sync/mbarrier_remote_arrive",
+            plain,
+            16,
+            block=lanes,
+            **pair,
         )
-    meter.put(
-        "st_async.to_wait",
-        meter.slopes("sync/st_async_ping_pong", plain, 2, few=64, many=512, shared=KIB, **pair),
-        "cycles",
-        "st.async of 4 bytes to the peer, the peer's thread returns from its try_wait loop "
-        f"and expects the next; half of a round trip{PER_PASS}",
-    )
-    for size in (16, 1024, 16 * KIB):
-        meter.put(
+    for size in (16, 1024, 4 * KIB, 16 * KIB):
+        meter.timed(
             f"bulk_dsmem.to_wait.{size}b",
-            meter.slopes(
-                "sync/bulk_dsmem_ping_pong",
-                lambda n, b=size: [u32(n), u32(b)],
-                2,
-                few=64,
-                many=512,
-                shared=32 * KIB,
-                **pair,
-            ),
-            "cycles",
-            f"cp.async.bulk of {size} bytes from shared memory to the peer's, until the "
-            "peer's wait returns and it expects the next; half of a round trip"
-            f"{PER_PASS}",
+            f"cp.async.bulk of {size} bytes from shared memory to the peer's, until the peer's "
+            "wait returns and it expects the next; half of a round trip",
+            "sync/bulk_dsmem_ping_pong",
+            lambda n, size=size: [u32(n), u32(size)],
+            2,
+            **turn,
         )
 
 

@@ -1,12 +1,13 @@
 // Instructions of the warp schedulers: one dependent chain for latency, eight for throughput.
-// Start values and operands come from memory, so that nothing is known when compiling.
+// Start values and operands come from memory, so that nothing is known when compiling. A pass is 128
+// steps, so that the loop around them weighs little; 32 where a step is many instructions.
 
-#define ARITHMETIC(name, STEP)                                                             \
+#define ARITHMETIC(name, STEP, R)                                                        \
   KERNEL name##_latency(u64* times, u32* data, int iters) {                                \
     const u32 a = data[1024], b = data[1025];                                              \
     (void)a, (void)b;                                                                      \
     u32 x = data[threadIdx.x], y = data[threadIdx.x + 1];                                  \
-    TIMED(R32(STEP(x, y)))                                                                 \
+    TIMED(R8(R(STEP(x, y))))                                                             \
     data[2048 + threadIdx.x] = x + y;                                                      \
   }                                                                                        \
   KERNEL name##_rate(u64* times, u32* data, int iters) {                                   \
@@ -17,7 +18,7 @@
       x[k] = data[threadIdx.x + k];                                                        \
       y[k] = data[threadIdx.x + k + 8];                                                    \
     }                                                                                      \
-    TIMED(R4(STEP(x[0], y[0]) STEP(x[1], y[1]) STEP(x[2], y[2]) STEP(x[3], y[3])           \
+    TIMED(R(STEP(x[0], y[0]) STEP(x[1], y[1]) STEP(x[2], y[2]) STEP(x[3], y[3])           \
              STEP(x[4], y[4]) STEP(x[5], y[5]) STEP(x[6], y[6]) STEP(x[7], y[7])))         \
     u32 sum = 0;                                                                           \
     _Pragma("unroll") for (int k = 0; k < 8; ++k) sum += x[k] + y[k];                      \
@@ -68,33 +69,33 @@
 #define BALLOT(x, y) \
   SIMPLE("{.reg .pred p; setp.ne.b32 p, %0, %1; vote.sync.ballot.b32 %0, p, 0xffffffff;}", x)
 
-ARITHMETIC(ffma, FFMA)
-ARITHMETIC(fadd, FADD)
-ARITHMETIC(fmul, FMUL)
-ARITHMETIC(fmnmx, FMNMX)
-ARITHMETIC(hfma2, HFMA2)
-ARITHMETIC(iadd, IADD)
-ARITHMETIC(lop, LOP)
-ARITHMETIC(imad, IMAD)
-ARITHMETIC(prmt, PRMT)
-ARITHMETIC(shf, SHF)
-ARITHMETIC(setp_sel, SETP_SEL)
-ARITHMETIC(ex2, EX2)
-ARITHMETIC(lg2, LG2)
-ARITHMETIC(rcp, RCP)
-ARITHMETIC(rsqrt, RSQRT)
-ARITHMETIC(tanh, TANH)
-ARITHMETIC(cvt_f16x2_f32, CVT_F16X2)
-ARITHMETIC(cvt_bf16x2_f32, CVT_BF16X2)
-ARITHMETIC(cvt_f32_f16, CVT_F32_F16)
-ARITHMETIC(i2f, I2F)
-ARITHMETIC(f2i, F2I)
-ARITHMETIC(div_rn, DIV_RN)
-ARITHMETIC(div_approx, DIV_APPROX)
-ARITHMETIC(sqrt_rn, SQRT_RN)
-ARITHMETIC(rcp_rn, RCP_RN)
-ARITHMETIC(expf, EXPF)
-ARITHMETIC(exp2f, EXP2F)
-ARITHMETIC(shfl, SHFL)
-ARITHMETIC(redux, REDUX)
-ARITHMETIC(ballot, BALLOT)
+ARITHMETIC(ffma, FFMA, R16)
+ARITHMETIC(fadd, FADD, R16)
+ARITHMETIC(fmul, FMUL, R16)
+ARITHMETIC(fmnmx, FMNMX, R16)
+ARITHMETIC(hfma2, HFMA2, R16)
+ARITHMETIC(iadd, IADD, R16)
+ARITHMETIC(lop, LOP, R16)
+ARITHMETIC(imad, IMAD, R16)
+ARITHMETIC(prmt, PRMT, R16)
+ARITHMETIC(shf, SHF, R16)
+ARITHMETIC(setp_sel, SETP_SEL, R16)
+ARITHMETIC(ex2, EX2, R16)
+ARITHMETIC(lg2, LG2, R16)
+ARITHMETIC(rcp, RCP, R16)
+ARITHMETIC(rsqrt, RSQRT, R16)
+ARITHMETIC(tanh, TANH, R16)
+ARITHMETIC(cvt_f16x2_f32, CVT_F16X2, R16)
+ARITHMETIC(cvt_bf16x2_f32, CVT_BF16X2, R16)
+ARITHMETIC(cvt_f32_f16, CVT_F32_F16, R16)
+ARITHMETIC(i2f, I2F, R16)
+ARITHMETIC(f2i, F2I, R16)
+ARITHMETIC(div_rn, DIV_RN, R4)
+ARITHMETIC(div_approx, DIV_APPROX, R4)
+ARITHMETIC(sqrt_rn, SQRT_RN, R4)
+ARITHMETIC(rcp_rn, RCP_RN, R4)
+ARITHMETIC(expf, EXPF, R4)
+ARITHMETIC(exp2f, EXP2F, R4)
+ARITHMETIC(shfl, SHFL, R16)
+ARITHMETIC(redux, REDUX, R16)
+ARITHMETIC(ballot, BALLOT, R16)

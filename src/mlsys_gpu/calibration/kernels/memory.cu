@@ -79,21 +79,59 @@ KERNEL write_global(u64* times, u32* data, char* a, u64 mask, int iters) {
   })
 }
 
-KERNEL copy_global(u64* times, const char* a, char* b, u64 mask, int iters) {
-  const u64 stride = (u64)gridDim.x * blockDim.x * 16;
-  u64 at = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 16;
+// COUNT loads of 16 bytes, then as many stores
+#define COPY(name, COUNT)                                                                     \
+  KERNEL name(u64* times, const char* a, char* b, u64 mask, int iters) {                      \
+    const u64 stride = (u64)gridDim.x * blockDim.x * 16;                                      \
+    u64 at = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 16;                               \
+    TIMED({                                                                                   \
+      u32 v[4 * COUNT];                                                                       \
+      _Pragma("unroll") for (int k = 0; k < COUNT; ++k) asm volatile(                         \
+          "ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"                                          \
+          : "=r"(v[4 * k]), "=r"(v[4 * k + 1]), "=r"(v[4 * k + 2]), "=r"(v[4 * k + 3])        \
+          : "l"(a + ((at + k * stride) & mask))                                               \
+          : "memory");                                                                        \
+      _Pragma("unroll") for (int k = 0; k < COUNT; ++k) asm volatile(                         \
+          "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(b + ((at + k * stride) & mask)),   \
+          "r"(v[4 * k]), "r"(v[4 * k + 1]), "r"(v[4 * k + 2]), "r"(v[4 * k + 3])              \
+          : "memory");                                                                        \
+      at += COUNT * stride;                                                                   \
+    })                                                                                        \
+  }
+COPY(copy_global_1, 1)
+COPY(copy_global_4, 4)
+
+// 4-byte accesses of lanes that lie `step` bytes apart, one warp's after the other's
+#define STRIDED(name, form)                                                                   \
+  KERNEL read_strided_##name(u64* times, u32* sink, const char* a, u64 mask, int iters,       \
+                             int step) {                                                      \
+    const u64 stride = (u64)gridDim.x * blockDim.x * step;                                    \
+    u64 at = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * step;                             \
+    u32 s = 0;                                                                                \
+    TIMED({                                                                                   \
+      u32 v[8];                                                                               \
+      _Pragma("unroll") for (int k = 0; k < 8; ++k) asm volatile(                             \
+          "ld.global" form ".u32 %0, [%1];"                                                   \
+          : "=r"(v[k])                                                                        \
+          : "l"(a + ((at + k * stride) & mask))                                               \
+          : "memory");                                                                        \
+      _Pragma("unroll") for (int k = 0; k < 8; ++k) s ^= v[k];                                \
+      at += 8 * stride;                                                                       \
+    })                                                                                        \
+    if (s == 12345) sink[threadIdx.x] = s;                                                    \
+  }
+STRIDED(ca, ".ca")
+STRIDED(cg, ".cg")
+
+KERNEL write_strided(u64* times, u32* data, char* a, u64 mask, int iters, int step) {
+  const u64 stride = (u64)gridDim.x * blockDim.x * step;
+  u64 at = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * step;
+  const u32 v = data[threadIdx.x];
   TIMED({
-    u32 v[16];
-    _Pragma("unroll") for (int k = 0; k < 4; ++k) asm volatile(
-        "ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v[4 * k]), "=r"(v[4 * k + 1]), "=r"(v[4 * k + 2]), "=r"(v[4 * k + 3])
-        : "l"(a + ((at + k * stride) & mask))
+    _Pragma("unroll") for (int k = 0; k < 8; ++k) asm volatile(
+        "st.global.u32 [%0], %1;" ::"l"(a + ((at + k * stride) & mask)), "r"(v)
         : "memory");
-    _Pragma("unroll") for (int k = 0; k < 4; ++k) asm volatile(
-        "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(b + ((at + k * stride) & mask)),
-        "r"(v[4 * k]), "r"(v[4 * k + 1]), "r"(v[4 * k + 2]), "r"(v[4 * k + 3])
-        : "memory");
-    at += 4 * stride;
+    at += 8 * stride;
   })
 }
 

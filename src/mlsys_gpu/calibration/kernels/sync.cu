@@ -31,47 +31,52 @@ KERNEL mbarrier_expect(u64* times, int iters) {
   TIMED(R16(barrier_expect(barrier, 0);))
 }
 
-// Two threads of two warps in turn: an arrival, and the other's wait for it.
-KERNEL mbarrier_ping_pong(u64* times, int iters) {
+// Two parties in turn: an arrival, and the other's wait for it. Each party is in a loop of its own,
+// as warps with different roles are; `first` says which, the last number of passes is timed.
+#define IN_TURN(first, SEND, WAIT)                             \
+  u64 began = 0, ended = 0;                                    \
+  if (first) {                                                 \
+    _Pragma("unroll 1") for (int i = 0; i < 4 + iters; ++i) {  \
+      if (i == 4) began = clock_now();                         \
+      SEND;                                                    \
+      WAIT;                                                    \
+    }                                                          \
+    ended = clock_now();                                       \
+  } else {                                                     \
+    _Pragma("unroll 1") for (int i = 0; i < 4 + iters; ++i) {  \
+      if (i == 4) began = clock_now();                         \
+      WAIT;                                                    \
+      SEND;                                                    \
+    }                                                          \
+    ended = clock_now();                                       \
+  }                                                            \
+  record(times, began, ended);
+
+__device__ __forceinline__ u32 two_barriers() {
   __shared__ u64 storage[2];
-  const u32 ping = address_of(storage), pong = ping + 8;
   if (threadIdx.x == 0) {
-    barrier_init(ping, 1);
-    barrier_init(pong, 1);
+    barrier_init(address_of(storage), 1);
+    barrier_init(address_of(storage) + 8, 1);
     fence_barrier_init();
   }
-  const bool first = threadIdx.x == 0, second = threadIdx.x == 32;
-  TIMED({
-    if (first) {
-      barrier_arrive(ping);
-      barrier_wait(pong, i & 1);
-    } else if (second) {
-      barrier_wait(ping, i & 1);
-      barrier_arrive(pong);
-    }
-  })
+  __syncthreads();
+  return address_of(storage);
 }
 
-// The same, where all 32 lanes of the waiting warps wait.
+// one thread of each of two warps
+KERNEL mbarrier_ping_pong(u64* times, int iters) {
+  const u32 ping = two_barriers(), warp = threadIdx.x / 32;
+  const u32 to = ping + 8 * warp, from = ping + 8 * (1 - warp);
+  if (threadIdx.x % 32) return;
+  IN_TURN(warp == 0, barrier_arrive(to), barrier_wait(from, i & 1))
+}
+
+// all 32 lanes wait, one of them arrives
 KERNEL mbarrier_ping_pong_warp(u64* times, int iters) {
-  __shared__ u64 storage[2];
-  const u32 ping = address_of(storage), pong = ping + 8;
-  if (threadIdx.x == 0) {
-    barrier_init(ping, 1);
-    barrier_init(pong, 1);
-    fence_barrier_init();
-  }
-  const bool first = threadIdx.x < 32, lead = threadIdx.x % 32 == 0;
-  TIMED({
-    if (first) {
-      if (lead) barrier_arrive(ping);
-      barrier_wait(pong, i & 1);
-    } else {
-      barrier_wait(ping, i & 1);
-      if (lead) barrier_arrive(pong);
-    }
-    __syncwarp();
-  })
+  const u32 ping = two_barriers(), warp = threadIdx.x / 32;
+  const u32 to = ping + 8 * warp, from = ping + 8 * (1 - warp);
+  const bool lead = threadIdx.x % 32 == 0;
+  IN_TURN(warp == 0, if (lead) barrier_arrive(to); __syncwarp(), barrier_wait(from, i & 1))
 }
 
 // ------------------------------------------------------------------------------ named barriers
@@ -79,14 +84,9 @@ KERNEL mbarrier_ping_pong_warp(u64* times, int iters) {
 KERNEL bar_sync(u64* times, int iters) { TIMED(R16(asm volatile("bar.sync 0;" ::: "memory");)) }
 
 KERNEL bar_ping_pong(u64* times, int iters) {
-  const bool first = threadIdx.x < 32;
-  TIMED({
-    if (first) {
-      asm volatile("bar.arrive 1, 64;\nbar.sync 2, 64;" ::: "memory");
-    } else {
-      asm volatile("bar.sync 1, 64;\nbar.arrive 2, 64;" ::: "memory");
-    }
-  })
+  const u32 to = 1 + threadIdx.x / 32, from = 3 - to;
+  IN_TURN(threadIdx.x < 32, asm volatile("bar.arrive %0, 64;" ::"r"(to) : "memory"),
+          asm volatile("bar.sync %0, 64;" ::"r"(from) : "memory"))
 }
 
 // -------------------------------------------------------------------------------------- fences
@@ -134,23 +134,16 @@ KERNEL cluster_barrier_relaxed(u64* times, int iters) {
 
 // Thread 0 of two CTAs in turn, each arriving on the other's barrier: in the scope that is the
 // instructions' default, and in the cluster's.
-#define REMOTE(name, ARRIVE, WAIT)                                    \
-  KERNEL name(u64* times, int iters) {                                \
-    const u32 barrier = one_barrier(1), rank = rank_in_cluster();     \
-    const u32 other = in_cta(barrier, rank ^ 1);                      \
-    cluster_sync();                                                   \
-    TIMED({                                                           \
-      if (threadIdx.x == 0) {                                         \
-        if (rank == 0) {                                              \
-          ARRIVE(other);                                              \
-          WAIT(barrier, i & 1);                                       \
-        } else {                                                      \
-          WAIT(barrier, i & 1);                                       \
-          ARRIVE(other);                                              \
-        }                                                             \
-      }                                                               \
-    })                                                                \
-    cluster_sync();                                                   \
+#define REMOTE(name, ARRIVE, WAIT)                                         \
+  KERNEL name(u64* times, int iters) {                                     \
+    const u32 barrier = one_barrier(1), rank = rank_in_cluster();          \
+    const u32 other = in_cta(barrier, rank ^ 1);                           \
+    cluster_sync();                                                        \
+    if (threadIdx.x == 0) {                                                \
+      IN_TURN(rank == 0, ARRIVE(other), WAIT(barrier, i & 1))              \
+    }                                                                      \
+    __syncwarp();                                                          \
+    cluster_sync();                                                        \
   }
 REMOTE(mbarrier_remote_ping_pong, barrier_arrive_remote, barrier_wait)
 REMOTE(mbarrier_remote_ping_pong_cluster, barrier_arrive_remote_cluster, barrier_wait_cluster)
@@ -169,23 +162,14 @@ KERNEL st_async_ping_pong(u64* times, int iters) {
   if (threadIdx.x == 0) barrier_expect(barrier, 4);
   __syncthreads();
   cluster_sync();
-#define SEND()                                                                                \
+#define SEND                                                                                  \
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" \
                ::"r"(there), "r"(i), "r"(other)                                               \
-               : "memory");
-  TIMED({
-    if (threadIdx.x == 0) {
-      if (rank == 0) {
-        SEND()
-        barrier_wait(barrier, i & 1);
-        barrier_expect(barrier, 4);
-      } else {
-        barrier_wait(barrier, i & 1);
-        barrier_expect(barrier, 4);
-        SEND()
-      }
-    }
-  })
+               : "memory")
+  if (threadIdx.x == 0) {
+    IN_TURN(rank == 0, SEND, barrier_wait(barrier, i & 1); barrier_expect(barrier, 4))
+  }
+  __syncwarp();
   cluster_sync();
 }
 
@@ -196,24 +180,15 @@ KERNEL bulk_dsmem_ping_pong(u64* times, int iters, int bytes) {
   if (threadIdx.x == 0) barrier_expect(barrier, bytes);
   __syncthreads();
   cluster_sync();
-#define SEND_BULK()                                                                            \
+#define SEND_BULK                                                                              \
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"        \
                " [%0], [%1], %2, [%3];" ::"r"(there),                                          \
                "r"(address_of(shared)), "r"(bytes), "r"(other)                                 \
-               : "memory");
-  TIMED({
-    if (threadIdx.x == 0) {
-      if (rank == 0) {
-        SEND_BULK()
-        barrier_wait(barrier, i & 1);
-        barrier_expect(barrier, bytes);
-      } else {
-        barrier_wait(barrier, i & 1);
-        barrier_expect(barrier, bytes);
-        SEND_BULK()
-      }
-    }
-  })
+               : "memory")
+  if (threadIdx.x == 0) {
+    IN_TURN(rank == 0, SEND_BULK, barrier_wait(barrier, i & 1); barrier_expect(barrier, bytes))
+  }
+  __syncwarp();
   cluster_sync();
 }
 

@@ -76,17 +76,21 @@ KERNEL bulk_load_latency(u64* times, BYTES from, Boxes boxes, int count) {
   load_latency(times, from, boxes, count);
 }
 
-// A ring of `stages` copies in flight; CTA b copies numbers b * stride, b * stride + 1, …, and
-// begins again after `period` of them.
+// Each warp has a ring of `stages` copies in flight. Rings b * share, …, b * share + share - 1 all
+// copy numbers b * stride, b * stride + 1, …, and begin again after `period` of them.
 template <typename Memory>
 __device__ __forceinline__ void load_ring(u64* times, Memory& memory, Boxes boxes, int count,
-                                          int stages, int stride, int period) {
-  __shared__ u64 storage[16];
-  const u32 full = address_of(storage), to = address_of(shared);
-  if (threadIdx.x) return;
-  for (int s = 0; s < stages; ++s) barrier_init(full + 8 * s, 1);
+                                          int stages, int stride, int period, int share) {
+  __shared__ u64 storage[32];
+  const int warp = threadIdx.x / 32, ring = blockIdx.x * (blockDim.x / 32) + warp;
+  const u32 full = address_of(storage) + warp * stages * 8;
+  const u32 to = address_of(shared) + warp * stages * boxes.bytes;
+  if (threadIdx.x % 32 == 0)
+    for (int s = 0; s < stages; ++s) barrier_init(full + 8 * s, 1);
   fence_barrier_init();
-  boxes.first += blockIdx.x * stride;
+  __syncthreads();
+  if (threadIdx.x % 32) return;
+  boxes.first += ring / share * stride;
   Cursor<Memory> cursor(memory, boxes);
   cursor.at(0);
   int next = 0;
@@ -112,16 +116,16 @@ __device__ __forceinline__ void load_ring(u64* times, Memory& memory, Boxes boxe
       phase ^= 1;
     }
   }
-  times[2 * blockIdx.x] = began;
-  times[2 * blockIdx.x + 1] = clock_now();
+  times[2 * ring] = began;
+  times[2 * ring + 1] = clock_now();
 }
 KERNEL tma_load_ring(u64* times, TENSOR map, Boxes boxes, int count, int stages, int stride,
-                     int period) {
-  load_ring(times, map, boxes, count, stages, stride, period);
+                     int period, int share) {
+  load_ring(times, map, boxes, count, stages, stride, period, share);
 }
 KERNEL bulk_load_ring(u64* times, BYTES from, Boxes boxes, int count, int stages, int stride,
-                      int period) {
-  load_ring(times, from, boxes, count, stages, stride, period);
+                      int period, int share) {
+  load_ring(times, from, boxes, count, stages, stride, period, share);
 }
 
 // `count` times the same copy to one barrier, issued back to back: when the last was issued, when all had come.
@@ -150,6 +154,32 @@ KERNEL tma_load_issue(u64* times, TENSOR map, Boxes boxes, int count) {
 }
 KERNEL bulk_load_issue(u64* times, BYTES from, Boxes boxes, int count) {
   load_issue(times, from, boxes, count);
+}
+
+// The same by a thread that elect.sync chose, where the compiler knows that there is one: it puts no
+// loop over the lanes around the instruction.
+KERNEL tma_load_issue_elected(u64* times, TENSOR map, Boxes boxes, int count) {
+  __shared__ u64 storage;
+  const u32 barrier = address_of(&storage);
+  if (threadIdx.x == 0) {
+    barrier_init(barrier, 1);
+    fence_barrier_init();
+  }
+  __syncwarp();
+  u32 elected;
+  asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(elected));
+  if (elected) {
+    for (int pass = 0; pass < 3; ++pass) {
+      barrier_expect(barrier, boxes.bytes * count);
+      const u64 t0 = clock_now();
+#pragma unroll 4
+      for (int k = 0; k < count; ++k) load_box(address_of(shared), map, 0, 0, barrier);
+      const u64 t1 = clock_now();
+      barrier_wait(barrier, pass & 1);
+      times[0] = t1 - t0;
+      times[1] = clock_now() - t0;
+    }
+  }
 }
 
 // One store after another: cycles until shared memory has been read, and until all is written.
