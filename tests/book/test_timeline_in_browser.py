@@ -237,7 +237,8 @@ def test_play_goes_from_event_to_event_where_motion_is_reduced(show):
 
 def test_many_groups_open_with_one_cta_and_can_be_shown(show):
     given = joined(*(two_stage(cta=n, stages=4) for n in range(3)))
-    page = show(given).page
+    seen = show(given)
+    page = seen.page
     assert page.locator("li[data-track='cta0/producer']").count() == 1
     assert page.locator("li[data-track='cta1/producer']").count() == 0
     page.get_by_role("button", name="CTA (1, 0)").click()
@@ -245,9 +246,19 @@ def test_many_groups_open_with_one_cta_and_can_be_shown(show):
         page.locator("li[data-track='cta1/producer'] strong").inner_text()
         == "CTA (1, 0) producer (warp 4)"
     )
+    assert page.get_by_text("More tracks below").is_visible()
     page.get_by_role("button", name="barriers").click()
     assert page.locator("li[data-track='cta0/full[0]']").count() == 0
     assert page.locator("tr[data-track]").count() == 6  # the table holds every role
+    page.get_by_role("button", name="CTA (1, 0)").click()
+    assert not page.get_by_text("More tracks below").is_visible()
+    for name in ("roles", "engines", "stages"):  # nothing left is no error
+        page.get_by_role("button", name=name).click()
+    page.get_by_role("slider").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("li[data-track]").count() == 0
+    assert seen.errors == []
 
 
 def test_thirty_thousand_spans_scrub_smoothly(show):

@@ -415,6 +415,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     drawAxis();
     drawTracks();
     drawOverview();
+    below.hidden = slider.scrollHeight <= slider.clientHeight + 4;
     place();
   }
   /** The cursor and the frame round the chosen track; cheap, so that scrubbing stays smooth. */
@@ -482,12 +483,14 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const told = new Map();
   function buildReadout() {
     told.clear();
-    lists.style.minHeight = "";
-    const parts = [];
+    for (const box of [lists, barriers]) {
+      box.style.minHeight = "";
+      box.replaceChildren();
+    }
     for (const [kind, title] of SECTIONS) {
       const list = visible.filter((t) => t.kind === kind && !t.derived);
       if (!list.length) continue;
-      parts.push(el("section", { class: "mg-tl-part" },
+      (kind === "barrier" ? barriers : lists).append(el("section", { class: "mg-tl-part" },
         el("p", { class: "mg-tl-part-title" }, title[0].toUpperCase() + title.slice(1)),
         el("ul", {}, list.map((track) => {
           const mark = el("span", { class: "mg-tl-mark", "aria-hidden": "true" });
@@ -499,7 +502,6 @@ mlsysViz.register("timeline", (stage, data, ui) => {
           return item;
         }))));
     }
-    lists.replaceChildren(...parts);
   }
   function readout() {
     where.textContent = `At cycle ${whole(now)}`;
@@ -512,7 +514,9 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       item.classList.toggle("mg-tl-chosen", visible[focus] === track);
     }
     // Lines wrap now and then: what is below must not jump with each step.
-    lists.style.minHeight = `${Math.max(parseFloat(lists.style.minHeight) || 0, lists.offsetHeight)}px`;
+    for (const box of [lists, barriers]) {
+      box.style.minHeight = `${Math.max(parseFloat(box.style.minHeight) || 0, box.offsetHeight)}px`;
+    }
   }
 
   // ---- source ----
@@ -688,6 +692,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const needle = el("div", { class: "mg-tl-needle" });
   const flag = el("div", { class: "mg-tl-flag", "aria-hidden": "true" });
   const chosen = el("div", { class: "mg-tl-row" });
+  const below = el("p", { class: "mg-hint mg-tl-below", hidden: true }, "↓ More tracks below: scroll, or choose with the arrow keys.");
   const tip = el("div", { class: "mg-tl-tip", hidden: true, "aria-hidden": "true" });
   const slider = el("div", {
     class: "mg-tl-tracks", role: "slider", tabindex: 0, "aria-label": "Cursor on the timeline",
@@ -803,6 +808,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const where = el("p", { class: "mg-tl-where" });
   const clock = el("p", { class: "mg-hint" });
   const lists = el("div", { class: "mg-tl-lists" });
+  const barriers = el("div", { class: "mg-tl-lists mg-tl-more" });
   const fileName = el("span", { class: "mg-tl-file" });
   const who = el("ul", { class: "mg-tl-who" });
   const code = el("div", { class: "mg-tl-source", tabindex: 0, role: "region", "aria-label": "Source" });
@@ -844,7 +850,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       key("Page Up, Page Down", "pan by half of it"), key("0", "the whole run"), key("Space", "play, pause"),
       key("Pointer", "drag on the tracks: cursor; on the strip above them: window")));
 
-  const main = el("div", { class: "mg-tl-main" }, overview, el("div", { class: "mg-tl-top" }, axis, flag), slider, tip);
+  const main = el("div", { class: "mg-tl-main" }, overview, el("div", { class: "mg-tl-top" }, axis, flag), slider, below, tip);
   stage.append(el("div", { class: "mg-tl" },
     el("p", { class: "mg-tl-note" },
       el("span", { class: "mg-badge mg-badge-modelled", title: "computed by the time model, not measured" }, "modelled"),
@@ -853,7 +859,8 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     el("p", { class: "mg-hint mg-tl-how" }, "Drag over the tracks, or with the keyboard: ← → go from event to event of the chosen track, ↑ ↓ choose a track, + − zoom."),
     el("div", { class: "mg-tl-grid" }, main,
       el("div", { class: "mg-tl-read" }, where, clock, lists),
-      el("div", { class: "mg-tl-side" }, el("p", { class: "mg-sub" }, "Source ", fileName), who, code)),
+      el("div", { class: "mg-tl-side" }, el("p", { class: "mg-sub" }, "Source ", fileName), who, code),
+      barriers),
     shares, keys));
 
   function rebuild() {
@@ -867,7 +874,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     if (!w) return;
     const ratio = Math.min(3, window.devicePixelRatio || 1);
     if (w === width && ratio === dpr) return;
-    lists.style.minHeight = "";
+    lists.style.minHeight = barriers.style.minHeight = "";
     if (!width && w < 560 && home[1] - home[0] < END) { // a phone: fewer steps, wider
       const half = (home[1] - home[0]) / 4;
       home = [Math.max(0, now - half), Math.min(END, now + half)];
