@@ -105,7 +105,7 @@ def test_calls_in_place_of_comments(name):
     ["attention", pytest.param("causal attention", marks=pytest.mark.slow), "gemm", "rmsnorm"],
 )
 def test_calls_in_place_of_comments_outside(name):
-    assert well_formed(translate(lower(outside(name), "sm_100a", keep_lines=True))) > 10
+    assert well_formed(sim.compile(outside(name), "sm_100a")) > 10
 
 
 AWKWARD = {**test_translation.CASES, **test_control_flow.CASES}
@@ -324,6 +324,15 @@ def test_attention_as_the_machine_code_has_it(inspect):
 def test_softmax_as_the_machine_code_has_it(inspect):
     kernel = hopper_rows.build(800, 96)
     near(counted(sim.compile(kernel)), by_pipe(instructions(inspect(kernel).sass)))
+
+
+def test_quotients_as_the_machine_code_has_them(inspect):
+    """Eight quotients by one sum, in a loop that the compiler unrolls: one reciprocal."""
+    kernel = hopper_split.build(64, 512)
+    program, found = sim.compile(kernel), instructions(inspect(kernel).sass)
+    ours = counted(program, "for i_0 in range(0, 16)")
+    assert ours["xu"] == 1
+    near(ours, by_pipe(loops(found)[0]))
 
 
 @pytest.mark.slow

@@ -271,10 +271,12 @@ def for_loop(t: Any, stmt: Any) -> None:
         by = "" if step.code == "1" else f", {step.code}"
         live = _enter(t, stmt)
         t.emit(f"for {name} in range({low.code}, {stop}{by}):")
+        head = len(t.lines) - 1
         t.vars[node_id(stmt.loop_var)] = Value(name, dtype)
         with t.block(stmt):
             t.declare(str(stmt.loop_var.name), name, dtype, "scalar")
-            _iteration(t, stmt, live, polls)
+            once = _iteration(t, stmt, live, polls)
+        work.once(t, head, once)
         _left(t, stmt)
         return
     first, last, turn = t.fresh("first"), t.fresh("last"), t.fresh("turn")
@@ -358,8 +360,11 @@ def _within(t: Any, stmt: Any, mask: str) -> Context:
     return Context(mask=mask, full=full)
 
 
-def _iteration(t: Any, stmt: Any, live: str, polls: bool, test: str = "") -> None:
-    """One iteration: ``test`` differs between lanes, and is true for those that take part."""
+def _iteration(t: Any, stmt: Any, live: str, polls: bool, test: str = "") -> dict[str, int]:
+    """One iteration: ``test`` differs between lanes, and is true for those that take part.
+
+    The instructions that are due once for all iterations.
+    """
     outer = t.context
     if live:
         mask = t.fresh("it")
@@ -376,8 +381,10 @@ def _iteration(t: Any, stmt: Any, live: str, polls: bool, test: str = "") -> Non
         t.emit("yield None")
     work.loop(t, stmt)
     t.stmt(stmt.body)
+    once = t.tally.loops.pop()
     t.frames.pop()
     t.context = outer
+    return once[1] if once else {}
 
 
 def _left(t: Any, stmt: Any) -> None:

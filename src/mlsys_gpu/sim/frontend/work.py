@@ -228,6 +228,9 @@ class Tally:
         self.stored: Value | None = None  # what was assigned to a register last
         #: Divisors whose reciprocals this block has computed: variables, and registers' indices.
         self.divisors: set[tuple[str, int, int]] = set()
+        #: For each loop around, if it is unrolled: its variable, counts that are due once for all
+        #: iterations, and the divisors that they are of.
+        self.loops: list[tuple[int, dict[str, int], set[tuple[str, int, int]]] | None] = []
         self.guarded = 0  # inside a value that a condition chooses: a block of its own
         self.share = 1.0  # of an F2FP, that a number takes: half of it where it has a neighbour
 
@@ -282,11 +285,15 @@ class Tally:
         self.earlier = {}
         if not row:
             return
-        line = "    " * depth + f"#work {self.rows.setdefault(row, len(self.rows))}"
+        line = "    " * depth + f"#work {self.number(row)}"
         at = len(lines)
         while at and _MARK.fullmatch(lines[at - 1]):
             at -= 1
         lines.insert(at, line)
+
+    def number(self, row: tuple[tuple[str, int], ...]) -> int:
+        """The number of a row."""
+        return self.rows.setdefault(row, len(self.rows))
 
     def before(self, line: str, lines: list[str], depth: int) -> None:
         """Write what has been counted before a line that it must not pass.
@@ -301,16 +308,35 @@ class Tally:
             self.flush(lines, depth, " = " not in line or line.startswith("t_"))
 
 
+def unrolled(stmt: Any) -> bool:
+    """Whether the compiler unrolls a loop."""
+    if type(stmt).__name__ != "For":
+        return False
+    if int(stmt.kind) == _UNROLLED_KIND:
+        return True
+    if type(stmt.extent).__name__ != "IntImm":
+        return False
+    most = UNROLLED // max(1, int(stmt.extent.value))
+    return sum(1 for _ in itertools.islice(analysis.statements(stmt.body), most + 1)) <= most
+
+
 def loop(t: Any, stmt: Any) -> None:
-    """An iteration of a loop: its counter, unless the compiler unrolls it."""
-    if type(stmt).__name__ == "For":
-        if int(stmt.kind) == _UNROLLED_KIND:
-            return
-        if type(stmt.extent).__name__ == "IntImm":
-            most = UNROLLED // max(1, int(stmt.extent.value))
-            if sum(1 for _ in itertools.islice(analysis.statements(stmt.body), most + 1)) <= most:
-                return
-    t.tally.add(LOOP)
+    """An iteration of a loop begins: its counter, unless the loop is unrolled.
+
+    ``tally.loops`` gets an entry, which the caller takes off behind the iteration.
+    """
+    if unrolled(stmt):
+        t.tally.loops.append((int(stmt.loop_var.__chandle__()), {}, set()))
+    else:
+        t.tally.loops.append(None)
+        t.tally.add(LOOP)
+
+
+def once(t: Any, first: int, counts: dict[str, int]) -> None:
+    """What is computed once for all iterations of a loop, whose own line is ``first``."""
+    if counts:
+        number = t.tally.number(tuple(sorted(counts.items())))
+        t.lines.insert(first, "    " * t.depth + f"#work {number}")
 
 
 #: The kind of a loop that its author wants unrolled.
@@ -403,8 +429,24 @@ def _reciprocals(t: Any, expr: Any, divisor: Value, times: int) -> int:
         return _times(t, divisor)
     if key in tally.divisors:
         return 0
+    once = _once(t, key)
+    if once is not None:
+        return once
     tally.divisors.add(key)
     return _times(t, divisor)
+
+
+def _once(t: Any, key: tuple[str, int, int]) -> int | None:
+    """Reciprocals to count in a loop that is unrolled, of a register that it does not change."""
+    if key[0] != "register" or t.tally.still or not t.tally.loops or t.tally.loops[-1] is None:
+        return None
+    variable, counts, known = t.tally.loops[-1]
+    if key[1] in t.facts.loop_writes.get(variable, set()):
+        return None
+    if key not in known:
+        known.add(key)
+        counts["xu"] = counts.get("xu", 0) + 1
+    return 0
 
 
 def contracted(t: Any, expr: Any) -> bool:
