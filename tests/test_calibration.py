@@ -1,0 +1,448 @@
+"""The micro-benchmarks compile to what they time, and their arithmetic gives known answers."""
+
+import ctypes
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlsys_gpu import artifacts, calibration, cli, device
+from mlsys_gpu.calibration import measure, sources
+from mlsys_gpu.calibration.gpu import TensorMap
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "book/results/h200/calibration.json"
+
+compiler = pytest.importorskip("cuda.bindings.nvrtc", reason="compiling needs NVRTC")
+
+
+# ------------------------------------------------------------------------------------- kernels
+
+
+@pytest.fixture(scope="module")
+def machine_code():
+    """Kernel to its machine instructions, ``file/kernel``."""
+    found = {}
+    for name in sources.names():
+        text = artifacts.disassemble(sources.compiled(name).cubin)
+        for section in re.split(r"(?m)^\.text\.", text)[1:]:
+            kernel = section.partition(":")[0]
+            found[f"{name}/{kernel}"] = re.findall(
+                r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d+ )?([A-Z][A-Z0-9_.]*)", section
+            )
+    return found
+
+
+# How many instructions a timed pass must still hold, after the assembler has been over it.
+STEPS = 128
+WANTED = {
+    **{
+        f"arithmetic/{name}_{what}": (opcode, count)
+        for what in ("latency", "rate")
+        for name, opcode, count in (
+            ("ffma", "FFMA", STEPS), ("fadd", "FADD", STEPS), ("fmul", "FMUL", STEPS),
+            ("fmnmx", "FMNMX", 2 * STEPS), ("hfma2", r"HFMA2(\.MMA)?", STEPS),
+            ("iadd", r"IADD3|IMAD\.IADD", 2 * STEPS), ("lop", r"LOP3\.LUT", 2 * STEPS),
+            ("imad", "IMAD", STEPS), ("prmt", "PRMT", STEPS), ("shf", r"SHF\..*", STEPS),
+            ("setp_sel", "SEL", STEPS), ("ex2", r"MUFU\.EX2", STEPS),
+            ("lg2", r"MUFU\.LG2", STEPS), ("rcp", r"MUFU\.RCP", STEPS),
+            ("rsqrt", r"MUFU\.RSQ", STEPS), ("tanh", r"MUFU\.TANH", STEPS),
+            ("cvt_f16x2_f32", r"F2FP\.F16\.F32\.PACK_AB", STEPS),
+            ("cvt_bf16x2_f32", r"F2FP\.BF16\.F32\.PACK_AB", STEPS),
+            ("cvt_f32_f16", r"HADD2\.F32", STEPS), ("i2f", r"I2FP\..*", STEPS),
+            ("f2i", r"F2I\..*", STEPS), ("shfl", r"SHFL\.BFLY", STEPS),
+            ("redux", r"REDUX\..*", STEPS), ("ballot", r"VOTE\..*", STEPS),
+            ("div_rn", "FCHK", 32), ("div_approx", r"MUFU\.RCP", 32),
+            ("sqrt_rn", r"MUFU\.RSQ", 32), ("rcp_rn", r"MUFU\.RCP", 32),
+            ("expf", r"MUFU\.EX2", 32), ("exp2f", r"MUFU\.EX2", 32),
+        )
+    },
+    "shared/ld_shared_latency": ("LDS", 32),
+    "shared/ld_shared_v4_latency": (r"LDS\.128", 32),
+    "shared/ld_shared_rate": ("LDS", 16),
+    "shared/ld_shared_v4_rate": (r"LDS\.128", 8),
+    "shared/st_shared_rate": ("STS", 16),
+    "shared/st_shared_v4_rate": (r"STS\.128", 8),
+    "shared/st_ld_shared_latency": ("STS", 16),
+    "shared/ldmatrix_latency": (r"LDSM\.16\.M88\.4", 16),
+    "shared/ldmatrix_rate": (r"LDSM\.16\.M88\.4", 8),
+    "shared/ldmatrix_trans_latency": (r"LDSM\.16\.MT88\.4", 16),
+    "shared/ldmatrix_trans_rate": (r"LDSM\.16\.MT88\.4", 8),
+    "shared/stmatrix_rate": (r"STSM\..*", 8),
+    "shared/stmatrix_ld_latency": (r"STSM\..*", 16),
+    "shared/atom_shared_latency": (r"ATOMS\..*", 16),
+    **{
+        f"wgmma/wgmma_{form}_{n}": (r"HGMMA\..*", 16)
+        for form in ("ss", "rs") for n in sources.WGMMA_N
+    },
+    **{
+        f"wgmma/wgmma_ss_{n}_wait{k}": (r"HGMMA\..*", k) for n in (8, 64, 128, 256) for k in (1, 4)
+    },
+    **{f"wgmma/wgmma_rs_{n}_wait1": (r"HGMMA\..*", 1) for n in (8, 64, 128, 256)},
+    "wgmma/wgmma_clock": (r"HGMMA\..*", 16),
+    "wgmma/wgmma_wait_done": (r"WARPGROUP\.DEPBAR\.LE", 16),
+    "wgmma/wgmma_fence": (r"WARPGROUP\.ARRIVE", 16),
+    "wgmma/setmaxnreg": (r"USETMAXREG.*", 2),
+    **{f"tma/tma_load_{k}": (r"UTMALDG\.2D", 1) for k in ("latency", "ring")},
+    **{f"tma/bulk_load_{k}": (r"UBLKCP\.S\.G", 1) for k in ("latency", "ring")},
+    "tma/tma_load_issue": (r"UTMALDG\.2D", 4),
+    "tma/tma_load_issue_elected": (r"UTMALDG\.2D", 4),
+    "tma/bulk_load_issue": (r"UBLKCP\.S\.G", 4),
+    **{f"tma/tma_store_{k}": (r"UTMASTG\.2D", 1) for k in ("latency", "ring")},
+    **{f"tma/bulk_store_{k}": (r"UBLKCP\.G\.S", 1) for k in ("latency", "ring")},
+    "tma/bulk_wait_done": (r"DEPBAR\.LE", 16),
+    "tma/tma_multicast_latency": (r"UTMALDG\.2D\.MULTICAST", 1),
+    "tma/tma_multicast_ring": (r"UTMALDG\.2D\.MULTICAST", 1),
+    "memory/chase_ca": (r"LDG\.E\.64\.STRONG\.SM", 1),
+    "memory/chase_cg": (r"LDG\.E\.64\.STRONG\.GPU", 1),
+    "memory/chase_loaded": (r"LDG\.E\.128\.STRONG\.GPU", 4),
+    "memory/read_ca": (r"LDG\.E\.128\.STRONG\.SM", 8),
+    "memory/read_cg": (r"LDG\.E\.128\.STRONG\.GPU", 8),
+    "memory/write_global": (r"STG\.E\.128", 8),
+    "memory/copy_global_1": (r"STG\.E\.128", 1),
+    "memory/copy_global_4": (r"STG\.E\.128", 4),
+    "memory/read_strided_ca": (r"LDG\.E\.STRONG\.SM", 8),
+    "memory/read_strided_cg": (r"LDG\.E\.STRONG\.GPU", 8),
+    "memory/write_strided": (r"STG\.E", 8),
+    "memory/cp_async_latency": (r"LDGSTS\..*", 1),
+    "memory/cp_async_rate": (r"LDGSTS\..*", 4),
+    "memory/cp_async_wait_done": (r"DEPBAR\.LE", 16),
+    "memory/red_global_rate": (r"REDG\..*", 8),
+    "memory/atom_global_rate": (r"ATOMG\..*", 8),
+    "memory/atom_global_latency": (r"ATOMG\..*", 1),
+    "sync/mbarrier_wait_done": (r"SYNCS\.PHASECHK\..*", 16),
+    "sync/mbarrier_arrive": (r"SYNCS\.ARRIVE\..*", 16),
+    "sync/mbarrier_expect": (r"SYNCS\.ARRIVE\..*", 16),
+    "sync/mbarrier_ping_pong": (r"SYNCS\.ARRIVE\..*", 2),
+    "sync/mbarrier_ping_pong_warp": (r"SYNCS\.ARRIVE\..*", 2),
+    "sync/bar_sync": (r"BAR\.SYNC\..*", 16),
+    "sync/bar_ping_pong": (r"BAR\.ARV", 2),
+    "sync/cluster_barrier": (r"UCGABAR_WAIT", 4),
+    "sync/cluster_barrier_relaxed": (r"UCGABAR_WAIT", 4),
+    "sync/mbarrier_remote_ping_pong": (r"SYNCS\.ARRIVE\.TRANS64\.RED\..*", 2),
+    "sync/mbarrier_remote_ping_pong_cluster": (r"SYNCS\.ARRIVE\.TRANS64\.RED\..*", 2),
+    "sync/mbarrier_remote_arrive": (r"SYNCS\.ARRIVE\.TRANS64\.RED\..*", 16),
+    "sync/st_async_ping_pong": (r"STAS.*", 2),
+    "sync/bulk_dsmem_ping_pong": (r"UBLKCP\.S\.S|UBLKCP.*", 2),
+    "sync/dsmem_ld_latency": (r"LD\.E\..*", 8),
+    "sync/dsmem_ld_rate": (r"LD\.E\.128\..*", 8),
+    "sync/dsmem_st_rate": (r"ST\.E\.128\..*", 8),
+    **{
+        f"sync/fence_{name}": (opcode, 8)
+        for name, opcode in (
+            ("proxy_async", r"FENCE\.VIEW\.ASYNC\..*"),
+            ("proxy_async_shared", r"FENCE\.VIEW\.ASYNC\.S"),
+            ("proxy_async_shared_after_st_shared", "STS"),
+            ("acq_rel_cta", r"MEMBAR\.ALL\.CTA"), ("acq_rel_cluster", r"MEMBAR\.ALL\.GPU"),
+            ("acq_rel_cluster_after_st_shared", "STS"), ("sc_gpu", r"MEMBAR\.SC\.GPU"),
+            ("sc_gpu_after_st_global", r"STG\..*"), ("acq_rel_gpu", r"MEMBAR\.ALL\.GPU"),
+            ("acq_rel_gpu_after_st_global", r"STG\..*"),
+        )
+    },
+    "launch/hold": ("CS2R", 2), "launch/stamps": ("CS2R", 3), "launch/clock_light": ("CS2R", 2),
+    "launch/clock_overhead": ("CS2R", 2), "launch/empty": ("EXIT", 1),
+}  # fmt: skip
+
+
+def test_each_kernel_holds_what_it_times(machine_code):
+    assert machine_code.keys() == WANTED.keys()
+    lost = []
+    for kernel, (opcode, count) in WANTED.items():
+        found = sum(re.fullmatch(opcode, op) is not None for op in machine_code[kernel])
+        if found < count:
+            lost.append(f"{kernel}: {found} of {count} {opcode}")
+    assert not lost
+
+
+def test_nothing_spills_and_no_wgmma_is_serialised():
+    for name in sources.names():
+        log = sources.compiled(name).log
+        assert "ptxas" in log
+        assert not re.search(r"[1-9]\d* bytes spill", log), name
+        assert not re.search(r"ptxas.*warning", log), name
+
+
+# ----------------------------------------------------------------------------------- arithmetic
+
+
+def test_slope_leaves_out_what_surrounds_the_loop():
+    assert measure.slope(16, 700 + 16 * 32 * 4.25, 80, 700 + 80 * 32 * 4.25, 32) == 4.25
+
+
+def test_span_is_from_the_first_begin_to_the_last_end():
+    clocks = np.array([[105, 900], [100, 880], [110, 910]], np.uint64)
+    assert measure.span(clocks) == 810
+
+
+def test_spread_is_median_and_percentiles():
+    assert measure.spread([5.0]) == (5.0, 5.0, 5.0)
+    assert measure.spread([float(n) for n in range(101)]) == (50.0, 20.0, 80.0)
+
+
+def test_gaps_are_between_neighbours_on_one_sm():
+    stamps = np.array([[1, 500, 900], [0, 90, 200], [1, 1000, 1500], [0, 260, 300]], np.uint64)
+    assert measure.gaps(stamps) == [60, 100]
+    second = np.array([[0, 450, 460], [2, 7, 8]], np.uint64)
+    assert measure.following(stamps, second) == [150]
+
+
+class Driver:
+    """A GPU whose kernels take ``cost`` cycles for each of their passes, and 1000 besides.
+
+    Every launch is held against the kernel's parameters, as the PTX declares them.
+    """
+
+    sms, times = 132, 1 << 20
+
+    def __init__(self, cost: float):
+        self.cost, self.passes, self.next = cost, 0, 1 << 30
+        self.launched: set[str] = set()
+        self.kernel = ""
+
+    def allocate(self, count):
+        self.next += count
+        return self.next - count
+
+    def upload(self, array, address=None):
+        return self.allocate(array.nbytes) if address is None else address
+
+    def set(self, address, value, count):
+        pass
+
+    def flush_l2(self):
+        pass
+
+    def tensor_map(self, address, rows, columns, box):
+        assert rows % box[0] == columns % box[1] == 0
+        return TensorMap()
+
+    def prepare(self, kernel, arguments, *, grid=1, block=32, cluster=1, shared=0):
+        self.launched.add(kernel)
+        assert [ctypes.sizeof(a) for a in arguments] == parameters()[kernel], kernel
+        assert shared <= 227 * 1024
+        assert block <= 1024
+        assert grid % cluster == 0
+        numbers = [a.value for a in arguments if isinstance(a, ctypes.c_uint)]
+        passes = numbers[0] if numbers else grid
+
+        def launch():
+            self.passes, self.kernel = passes, kernel
+
+        return launch
+
+    def launch(self, kernel, arguments, **how):
+        self.prepare(kernel, arguments, **how)()
+
+    def milliseconds(self, launches):
+        total = 0.0
+        for launch in launches:
+            launch()
+            total += (1000 + self.cost * self.passes) / 1e6
+        return total
+
+    def copy_seconds(self, to, address, count):
+        return count / 1e12
+
+    def download(self, address, count):
+        clocks = np.zeros(count, np.uint64)
+        clocks[1::2] = round(1000 + self.cost * self.passes)
+        if "clock" in self.kernel:  # cycles and nanoseconds: two gigahertz
+            clocks[0::2], clocks[1::2] = 2000, 1000
+        if (
+            self.kernel == "launch/stamps" and count == 6 * self.sms
+        ):  # of twice as many CTAs as SMs: (SM, began, ended)
+            clocks = np.array([(k // 2, k % 2 * 300, 250) for k in range(count // 3)], np.uint64)
+        return clocks.reshape(-1)
+
+
+_parameters: dict[str, list[int]] = {}
+
+
+def parameters():
+    """Bytes of each kernel's parameters."""
+    if not _parameters:
+        size = {"u64": 8, "b64": 8, "u32": 4, "b32": 4}
+        for name in sources.names():
+            entries = re.finditer(r"\.entry (\w+)\((.*?)\)", sources.compiled(name).ptx, re.DOTALL)
+            for entry in entries:
+                _parameters[f"{name}/{entry[1]}"] = [
+                    int(array[1]) if (array := re.search(r"\[(\d+)\]", declared)) else
+                    size[re.search(r"\.([ub]\d\d) ", declared)[1]]
+                    for declared in re.findall(r"\.param ([^\n,]+)", entry[2])
+                ]  # fmt: skip
+    return _parameters
+
+
+def test_a_timed_loop_gives_its_known_cost():
+    meter = measure.Meter(Driver(cost=512))
+    found = meter.timed("x", "a copy", "sync/bar_sync", lambda n: [measure.u32(n)], 16)
+    assert found == 32
+    assert meter.found["x"]["value"] == 32
+    assert meter.found["x"]["spread"] == [32, 32]
+    rate = meter.timed(
+        "y", "bytes", "sync/bar_sync", lambda n: [measure.u32(n)], 16, unit="B/clk", amount=128
+    )
+    assert rate == 4
+
+
+def test_a_bandwidth_is_bytes_over_the_slope():
+    meter = measure.Meter(Driver(cost=1e6))  # a millisecond for each 1000 passes: 1e6 cycles = 1 ms
+    given = meter.bandwidth(
+        "z", "bytes", "sync/bar_sync", lambda n: [measure.u32(n)], 4e9, few=10, many=30
+    )
+    assert given == pytest.approx(4e9 / 1e-3 / 1e9)
+
+
+def test_every_group_launches_kernels_that_exist_with_the_arguments_they_take():
+    driver, found = Driver(cost=4096), {}
+    for group in measure.GROUPS.values():
+        meter = measure.Meter(driver)
+        group(meter)
+        assert not meter.found.keys() & found.keys()
+        found |= meter.found
+    assert driver.launched == parameters().keys() - {"launch/hold"}
+    # 4096 cycles a pass of 16 instructions of one warpgroup
+    assert found["wgmma.ss.wg1.n256"]["value"] == 256
+    assert found["wgmma.ss.wg2.n256"]["value"] == 128
+    assert found["ffma.rate"]["value"] == 16
+    assert found["ld_shared.cycles.x1"]["value"] == 16
+    assert found["st_global.rate.sm"]["value"] == 32
+    assert found["cta_gap_cycles"]["value"] == 50
+    assert found["clock_mhz"]["value"] == 2000
+    assert all(c.keys() == {"value", "unit", "spread", "how"} for c in found.values())
+
+
+# -------------------------------------------------------------------------------------- calibrate
+
+
+@pytest.fixture
+def groups(monkeypatch, h200):
+    """An H200 for whose groups the test says what their processes answer."""
+    answers = {}
+
+    def run(command, **_):
+        status, out, err = answers.get(command[-1], (0, "{}", ""))
+        return subprocess.CompletedProcess(command, status, out, err)
+
+    monkeypatch.setattr(device, "current", lambda: h200)
+    monkeypatch.setattr(calibration.subprocess, "run", run)
+    return answers
+
+
+@pytest.fixture
+def h200():
+    return device.Device(
+        index=0, name="NVIDIA H200", arch="sm_90a", compute_capability=(9, 0), multiprocessors=132,
+        memory_bytes=1, l2_bytes=1, shared_bytes_per_block=1, clock_khz=1980000,
+    )  # fmt: skip
+
+
+ONE = {"clock_mhz": {"value": 1980.0, "unit": "MHz", "spread": [1979.0, 1981.0], "how": "so"}}
+
+
+def test_calibrate_writes_what_it_prints(groups, tmp_path, capsys):
+    groups["clocks"] = (0, json.dumps(ONE), "")
+    path = tmp_path / "constants.json"
+    assert cli.main(["calibrate", "-o", str(path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["constants"] == ONE
+    assert printed["missing"] == {}
+    assert printed["provenance"]["gpu"]["name"] == "NVIDIA H200"
+    assert printed["provenance"]["sources"] == calibration.source_hashes()
+    assert calibration.load(path).to_dict() == printed == json.loads(path.read_text())
+    assert cli.main(["calibrate"]) == 0
+    assert "clock_mhz" in capsys.readouterr().out
+
+
+def test_a_group_that_faults_is_said_and_is_status_1(groups, capsys):
+    groups["clocks"] = (0, json.dumps(ONE), "")
+    groups["tma"] = (1, "", "Traceback\nDriverError: cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS")
+    assert cli.main(["calibrate", "--json"]) == 1
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["constants"] == ONE
+    assert found["missing"] == {"tma": "DriverError: cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"}
+    assert "tma: DriverError" in said.err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(calibration, "calibrate", lambda **_: pytest.fail("measured"))
+    for path, words in ((tmp_path, "is a folder"), (tmp_path / "no" / "x.json", "cannot be")):
+        assert cli.main(["calibrate", "-o", str(path)]) == 2
+        assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("[]", "needs provenance"), ('{"provenance": {}, "constants": {"x": {"value": 1}}}', "lacks")],
+)
+def test_files_that_hold_no_constants_are_refused(tmp_path, content, words):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        calibration.load(path)
+
+
+def test_without_a_gpu_the_group_process_fails_in_one_line():
+    if device.devices():
+        pytest.skip("this machine has a GPU")
+    found, why = calibration._in_a_process("clocks")
+    assert found == {}
+    assert why.startswith("OSError: libcuda.so.1")
+    assert sys.executable
+
+
+# ------------------------------------------------------------------------------ the committed file
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return calibration.load(RESULT)
+
+
+def test_committed_constants_say_where_they_come_from(committed):
+    given = committed.provenance
+    assert given["gpu"]["arch"] == "sm_90a"
+    assert given["driver"]
+    assert given["libraries"]["nvidia-cuda-nvrtc"]
+    assert given["command"].startswith("mlsys-gpu calibrate")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", given["date"])
+    assert given["sources"] == calibration.source_hashes()
+    assert committed.missing == {}
+
+
+def test_committed_constants_are_those_that_are_measured_now(committed):
+    found = {}
+    for group in measure.GROUPS.values():
+        meter = measure.Meter(Driver(cost=4096))
+        group(meter)
+        found |= {name: (c["unit"], c["how"]) for name, c in meter.found.items()}
+    assert {name: (c["unit"], c["how"]) for name, c in committed.constants.items()} == found
+    for name, constant in committed.constants.items():
+        low, high = constant["spread"]
+        assert low <= constant["value"] <= high, name
+        assert constant["value"] > 0, name
+
+
+def test_committed_constants_agree_with_what_is_known_of_the_chip(committed):
+    """Published rates: a wrong micro-benchmark must not become a constant."""
+    value = committed.value
+    for n in (64, 128, 256):  # 4096 16-bit FLOP per clock
+        assert value(f"wgmma.ss.wg1.n{n}") == pytest.approx(n / 2, rel=0.01)
+    for n in (1, 2, 4, 8, 16, 32):  # 128 bytes per clock, an n-way conflict takes n
+        assert value(f"ld_shared.cycles.x{n}") == pytest.approx(n, rel=0.02)
+    for name in ("ex2", "lg2", "rcp", "rsqrt", "tanh"):  # 16 per clock
+        assert value(f"{name}.rate") == pytest.approx(16, rel=0.02)
+    assert value("ffma.rate") == pytest.approx(128, rel=0.05)
+    assert 250 <= value("ld_global.latency.l2") <= 300
+    assert 480 <= value("ld_global.latency.hbm.32mb") <= 750
+    assert 170 <= value("dsmem_ld.latency.x2") <= 210
+    assert value("hbm_read_gbps") < 4800  # the data sheet's
+    assert value("tensor_tflops") < 990
