@@ -335,6 +335,16 @@ def test_quotients_as_the_machine_code_has_them(inspect):
     near(ours, by_pipe(loops(found)[0]))
 
 
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+def test_activations_as_the_machine_code_has_them(name, inspect):
+    """Kernels of ``tirx-kernels``: PTX's instructions and expressions mixed."""
+    pytest.importorskip("tirx_kernels")
+    module = importlib.import_module("tirx_kernels.ported.flashinfer.activation.act_and_mul")
+    kernel = module.get_kernel(name, "float16", 3, 264)
+    found = instructions(inspect(kernel, "sm_100a").sass)
+    near(counted(sim.compile(kernel, "sm_100a")), by_pipe(found))
+
+
 @pytest.mark.slow
 def test_flash_attention_4_as_the_machine_code_has_it(inspect):
     """A turn of the softmax warps: exponentials by MUFU and by polynomials of pairs."""

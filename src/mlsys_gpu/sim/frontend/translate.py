@@ -870,7 +870,7 @@ class Translator:
         value = self.cast_storage(value, buffer.dtype, source)
         self.tally.stored = value
         self.tally.overwritten(_id(root.var))
-        if root.size == 1 and self.tally.data:
+        if root.size == 1 and self.tally.data and value.lane:
             self.tally.variables.add(_id(root.var))
         loop = self.slice
         if root.kind != "array" and root.size == 1:
@@ -1340,7 +1340,7 @@ class Translator:
         tally = self.tally
         outer, tally.data = tally.data, False
         value = handler(expr)
-        tally.data = outer or tally.data
+        tally.data = outer or (tally.data and value.lane)
         if len(value.code) > _LONG and value.parts is None and _depth(value.code) > _DEPTH:
             name = self.fresh("long")
             self.emit(f"{name} = {value.code}")
@@ -1504,8 +1504,10 @@ class Translator:
         return Value(f"product32(w, {a.code}, {b.code}{mask})", "int32", lane, loop)
 
     def expr_Div(self, expr: Any) -> Value:
-        a, b, lane, loop = self.binary(expr)
         dtype = str(expr.ty)
+        self.tally.still += dtype in FLOATS  # of floats, arithmetic translates the operands again
+        a, b, lane, loop = self.binary(expr)
+        self.tally.still -= dtype in FLOATS
         if dtype in FLOATS:
             return self.arithmetic(expr, "/")
         work.divided(self, expr, a, b)

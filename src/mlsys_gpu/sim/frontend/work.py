@@ -195,6 +195,7 @@ _CHECKS = (
     "at", "whole_warp", "partial", "rejoin", "endless", "work",
 )  # fmt: skip
 _OPERATION = re.compile(rf"\b(?!(?:{'|'.join(_CHECKS)})\()[a-z]\w*\(w[,)]")
+_SIGN = {f"np.float{bits}({sign}1.0)" for bits in (16, 32, 64) for sign in ("", "-")}
 _MARK = re.compile(r" *(?:w\.s = \d+|rejoin\(w.*\))")
 _LINE = re.compile(r"#work (\d+)$", re.MULTILINE)
 _NUMBER = re.compile(r"(?:np\.\w+\()?(?:float\(\")?-?(?:\d[\w.+-]*|inf|nan)(?:\"\))?\)?")
@@ -218,8 +219,8 @@ class Tally:
         #: Counts of statements before the current one, and of the current one.
         self.earlier: dict[str, float] = {}
         self.current: dict[str, float] = {}
-        #: Whether the expression being translated contains data: what was loaded, received or
-        #: computed from such. Reset around whatever asks for it.
+        #: Whether the expression being translated contains data that differ between lanes: what was
+        #: loaded, received or computed from such. Reset around whatever asks for it.
         self.data = False
         self.variables: set[int] = set()  # variables and registers that hold data
         self.products: set[int] = set()  # those that hold a product which no sum has taken yet
@@ -372,6 +373,8 @@ def arithmetic(t: Any, expr: Any, sign: str, a: Value, b: Value) -> None:
             if a.code != "np.float32(1.0)":
                 tally.add({"fma": 1}, times)
             tally.add({"xu": 1}, _reciprocals(t, expr.b, b, times))
+        elif sign == "*" and _SIGN & {a.code, b.code}:
+            pass  # a negation
         elif sign == "*" or not contracted(t, expr):
             tally.add({pipe: 1}, times)
         return
