@@ -149,6 +149,8 @@ class Report:
     completed: bool = True
     #: The Program, its arrays and the readings: what :meth:`explain` needs to run it again.
     _again: tuple[Any, Any, Any] | None = field(default=None, repr=False, compare=False)
+    #: What the sampled clusters of a timed run have done (:mod:`.machine.recording`).
+    _recording: Any = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:

@@ -63,8 +63,10 @@ def run(
     checks: bool,
     readings: dict[str, str] | None = None,
     watch: Any = None,
+    timing: Any = None,
 ) -> Report:
     """Run ``program`` on host arrays, in place. ``watch``: a debugger, told of what happens.
+    ``timing``: makes a recorder (:mod:`.recording`), for a timed run.
 
     Raises ``ValueError`` or ``TypeError`` where an array does not fit its parameter, before
     anything runs; the message names the parameter, what it takes and what it was given.
@@ -88,7 +90,9 @@ def run(
             )
         ]
         try:
-            report = execute(program, tensors, schedule, seed, checks, readings, watch, room)
+            report = execute(
+                program, tensors, schedule, seed, checks, readings, watch, room, timing
+            )
             break
         except MoreBarriers:
             room *= 2

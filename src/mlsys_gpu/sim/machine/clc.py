@@ -42,7 +42,7 @@ def clc_try_cancel(w: Warp, address, barrier, everywhere: bool, mask=None) -> No
                 fix="end the loop once query_cancel.is_canceled is false",
                 fault=_instruction(w),
             )
-        origin = w.machine.cancel()
+        origin = w.machine.cancel(w.cluster)
         if origin is None:
             _one_more_failed(w)
         bits = 0 if origin is None else 1 | sum(n << 32 * (i + 1) for i, n in enumerate(origin))

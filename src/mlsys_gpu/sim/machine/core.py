@@ -325,6 +325,9 @@ class Cluster:
         """Make all warps ready to run."""
         kernel, rng = self.machine.kernel, self.machine.rng
         order = [w for cta in self.ctas for w in cta.warps]
+        recorder = self.machine.recorder
+        if recorder is not None and recorder.take(self):
+            kernel = recorder.kernel
         for warp in order:
             warp.code = kernel(warp)
         self.live = len(order)
@@ -744,6 +747,7 @@ class Machine:
         self.raced: set[int] = set()  # sites of reads that raced with a write
         self.trace: list[Any] | None = None  # where products are noted, see provenance
         self.watch: Any = None  # a debugger, which is told of lines, phases, findings and exits
+        self.recorder: Any = None  # of a timed run, see recording
         self._hints: dict[tuple, Callable[[], list[tuple[str, Location | None]]]] = {}
         self._unless: dict[tuple, list[Callable[[], bool]]] = {}
         self.misled = False  # a warp waits for a wrong phase of a barrier that brings bytes
@@ -775,6 +779,13 @@ class Machine:
             return 0
         space = memory.FIRST_TENSOR + (what if kind == "tensor" else len(self.tensors) + what)
         return (space << memory.SPACE_BITS) + offset
+
+    def launch_number(self, block: tuple[int, int, int]) -> int:
+        """A cluster's number in launch order (x fastest), by its first CTA's block index."""
+        gx, gy, _ = self.program.launch["grid"]
+        cx, cy, cz = self.program.launch["cluster"]
+        x, y, z = block
+        return x // cx + gx // cx * (y // cy + gy // cy * (z // cz))
 
     def block_of(self, number: int, rank: int) -> tuple[int, int, int]:
         """Block index of the CTA of a rank in a cluster (by its number)."""
@@ -847,8 +858,13 @@ class Machine:
         cluster.start()
         return cluster
 
-    def cancel(self) -> tuple[int, int, int] | None:
-        """Take the next cluster that has not started (cluster launch control), if there is one."""
+    def cancel(self, cluster: Cluster) -> tuple[int, int, int] | None:
+        """Take the next cluster that has not started (cluster launch control), if there is one.
+
+        In a timed run a cluster gets no more than its share, as when all run side by side.
+        """
+        if self.recorder is not None and not self.recorder.may_cancel(cluster):
+            return None
         return self.queue.popleft() if self.queue else None
 
     def found(self, *codes: str) -> bool:
@@ -969,11 +985,13 @@ def execute(
     readings: dict[str, str] | None = None,
     watch: Any = None,
     barriers: int = BARRIERS,
+    timing: Any = None,
 ) -> Report:
     """Run a Program on :class:`memory.Tensor` arguments (in the order of its params).
 
-    ``watch``: a debugger (see :mod:`mlsys_gpu.sim.debugger`). Raises :class:`MoreBarriers` where a
-    CTA initialises more than ``barriers`` mbarriers.
+    ``watch``: a debugger (see :mod:`mlsys_gpu.sim.debugger`). ``timing``: makes a recorder for the
+    machine (see :mod:`.recording`). Raises :class:`MoreBarriers` where a CTA initialises more than
+    ``barriers`` mbarriers.
     """
     from mlsys_gpu.sim.machine import provenance
 
@@ -981,6 +999,8 @@ def execute(
     if watch is not None:
         machine.watch = watch
         watch.began(machine)
+    if timing is not None:
+        machine.recorder = timing(machine)
     # a debugger limits BLAS itself, while the machine runs
     limit = one_blas_thread() if watch is None else contextlib.nullcontext()
     with limit, np.errstate(all="ignore"):
@@ -1010,6 +1030,7 @@ def execute(
         readings=machine.readings,
         seconds=seconds,
         completed=machine.completed,
+        _recording=machine.recorder.recording if machine.recorder is not None else None,
     )
 
 

@@ -1,0 +1,404 @@
+"""From a recording to a modelled duration: CTAs on SMs, waves, and shares of the chip's memory.
+
+The sampled clusters stand for all of them. Each different one is replayed on its SMs together with
+as many copies of itself as an SM holds, with the SM's share of the bandwidth of L2 and of device
+memory; then the grid's clusters are laid out over the chip, wave by wave.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlsys_gpu.sim.timing import events as E
+from mlsys_gpu.sim.timing.constants import Gpu
+from mlsys_gpu.sim.timing.replay import Replay, Share, Sm, Trace, counts_of, work_cycles
+
+#: The part of L2 that a kernel's data can count on: the rest goes to hashing and to other data.
+L2_USABLE = 0.8
+
+#: Registers are given to warps in units of 256; an SM has 65,536 of them, 2,048 threads, 32 CTAs
+#: and 228 KiB of shared memory, of which each CTA takes 1 KiB more than it asks for (CUDA C++
+#: Programming Guide, "Technical Specifications per Compute Capability").
+REGISTERS, THREADS, CTAS, SHARED = 65536, 2048, 32, 228 * 1024
+
+
+@dataclass
+class Occupancy:
+    """CTAs that an SM holds at a time, and what limits their number."""
+
+    ctas: int
+    limit: str
+    threads: int
+    shared_bytes: int
+    registers: int | None
+    tmem_columns: int = 0
+
+
+def occupancy(
+    threads: int, shared_bytes: int, registers: int | None, tmem_columns: int = 0
+) -> Occupancy:
+    """CTAs an SM holds: ``registers`` a thread (None: not known), ``shared_bytes`` a CTA,
+    ``tmem_columns`` of the 512 (0: none)."""
+    warps = (threads + 31) // 32
+    limits = {
+        "threads": THREADS // (32 * warps),
+        "CTAs": CTAS,
+        "shared memory": SHARED // (shared_bytes + 1024),
+    }
+    if registers:
+        of_warp = (32 * registers + 255) // 256 * 256
+        limits["registers"] = REGISTERS // (of_warp * warps)
+    if tmem_columns:
+        limits["tensor memory"] = 512 // tmem_columns
+    limit = min(limits, key=lambda name: limits[name])
+    return Occupancy(max(1, limits[limit]), limit, threads, shared_bytes, registers, tmem_columns)
+
+
+@dataclass
+class Traffic:
+    """Bytes that a launch asks of one tensor, and how far they come.
+
+    ``shared`` is the part of the bytes asked for in a wave that are different ones; ``cold`` the
+    part of the requests that wait for device memory; ``memory`` the bytes that it moves.
+    """
+
+    name: str
+    requested: float
+    unique: float
+    shared: float
+    cold: float
+    memory: float
+    write: bool
+
+
+@dataclass
+class Timing:
+    """A modelled duration, and what it is made of. All of it is a model's, not a measurement."""
+
+    gpu: str
+    cycles: float  # of the kernel alone
+    clock_mhz: float
+    launch_us: float
+    occupancy: Occupancy
+    clusters: int
+    slots: int
+    waves: float
+    traffic: list[Traffic]
+    tensor_flops: float
+    tensor_busy: float
+    memory_busy: float
+    l2_busy: float
+    replayed: int
+    executed: int
+    note: str
+    trace: Trace = field(repr=False, default_factory=Trace)
+    shown: float = 0.0  # cycles of the traced run
+    logs: Any = field(repr=False, default=None)
+    recording: Any = field(repr=False, default=None)
+    program: Any = field(repr=False, default=None)
+
+    @property
+    def microseconds(self) -> float:
+        """Modelled duration of a launch in a queue of launches, microseconds."""
+        return self.launch_us + self.cycles / self.clock_mhz
+
+    def tflops(self, flops: float | None = None) -> float:
+        """Modelled TFLOP/s for ``flops`` (default: what the tensor cores execute)."""
+        return (self.tensor_flops if flops is None else flops) / self.microseconds / 1e6
+
+    @property
+    def bound(self) -> str:
+        """What the duration comes nearest to: the tensor cores, device memory, L2 or latency."""
+        parts = {
+            "the tensor cores": self.tensor_busy,
+            "device memory": self.memory_busy,
+            "L2": self.l2_busy,
+        }
+        name = max(parts, key=lambda k: parts[k])
+        return (
+            f"{name} ({100 * parts[name]:.0f} % busy)"
+            if parts[name] >= 0.6
+            else (f"latency ({name} {100 * parts[name]:.0f} % busy)")
+        )
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes that device memory moves."""
+        return sum(t.memory for t in self.traffic)
+
+
+def _signature(logs: list[list[list[tuple]]]) -> int:
+    """Equal for clusters whose warps did the same, apart from where their data lies."""
+    numbers = []
+    for cta in logs:
+        for log in cta:
+            numbers.append(len(log))
+            numbers.append(hash(tuple([event[:3] for event in log if event[0] not in _BY_TOKEN])))
+    return hash(tuple(numbers))
+
+
+_BY_TOKEN = (E.SIGNAL, E.WAIT, E.TC_COMMIT, E.ASYNC_ARRIVE)
+
+
+class Model:
+    """The chip with one launch on it."""
+
+    def __init__(self, recording: Any, program: Any, gpu: Gpu, registers: int | None = None):
+        self.recording, self.program, self.gpu = recording, program, gpu
+        launch = program.launch
+        cx, cy, cz = launch["cluster"]
+        self.size = cx * cy * cz
+        gx, gy, gz = launch["grid"]
+        self.clusters = gx * gy * gz // self.size
+        shared = launch["shared_bytes"] + program.static_shared
+        columns = self._tmem_columns()
+        self.occupancy = occupancy(launch["threads"], shared, registers, columns)
+        # clusters of many CTAs do not fit each GPC to the last SM
+        self.slots = max(1, gpu.sms // self.size * self.occupancy.ctas)
+        self.work = work_cycles(program.work, gpu)
+        self.groups = self._groups()
+        self.started = recording.started or self.clusters
+
+    def _tmem_columns(self) -> int:
+        return int(self.recording.tmem_columns)
+
+    def _groups(self) -> list[tuple[list[int], Any]]:
+        """Sampled clusters that did the same: their numbers, and the logs of one."""
+        groups: dict[int, tuple[list[int], Any]] = {}
+        for number, logs in sorted(self.recording.sampled.items()):
+            groups.setdefault(_signature(logs), ([], logs))[0].append(number)
+        return list(groups.values())
+
+    # ------------------------------------------------------------------------------- memory
+
+    def traffic(self, count: int) -> list[Traffic]:
+        """What ``count`` clusters ask of each tensor."""
+        sampled = self.recording.sampled
+        found = []
+        active = min(count, self.slots)
+        asked: dict[tuple[int, bool], float] = {}
+        first: dict[tuple[int, bool], dict[int, Any]] = {}
+        for number, logs in sampled.items():
+            for cta in logs:
+                for log in cta:
+                    for event in log:
+                        kind = event[0]
+                        if kind == E.LOAD or kind == E.STORE:
+                            place, nbytes = event[5], event[4]
+                        elif kind == E.COPY_IN or kind == E.COPY_OUT:
+                            place, nbytes = event[4], event[2]
+                        elif kind == E.ASYNC_COPY:
+                            place, nbytes = event[5], event[3]
+                        else:
+                            continue
+                        key = place[0], kind in (E.STORE, E.COPY_OUT)
+                        asked[key] = asked.get(key, 0.0) + nbytes
+                        first.setdefault(key, {}).setdefault(number, place)
+        total_unique = 0.0
+        rows = []
+        for key, nbytes in asked.items():
+            space, write = key
+            name, size = self.recording.tensors.get(space, ("?", nbytes))
+            requested = nbytes / len(sampled) * count
+            unique = min(float(size), requested)
+            rows.append((key, name, requested, unique, self._different(first[key], active)))
+            total_unique += unique
+        wave = sum(r * s for _, _, r, _, s in rows) / max(1, count) * active
+        fits = total_unique <= L2_USABLE * float(self.gpu["l2_bytes"])
+        again = fits or wave <= L2_USABLE * float(self.gpu["l2_bytes"])
+        for (_, write), name, requested, unique, shared in rows:
+            if shared == 1.0 and requested > 1.5 * unique:  # a tile order that we cannot see
+                shared = max(unique / requested, active**-0.5)
+            in_wave = shared * requested / count * active
+            if write or again or in_wave < 0.99 * unique:
+                memory = unique
+            else:  # each wave reads all of it, and L2 has lost it by then
+                memory = max(unique, shared * requested)
+            cold = min(1.0, memory / max(1.0, shared * requested))
+            found.append(Traffic(name, requested, unique, shared, cold, memory, write))
+        self._spaces = [key for key, *_ in rows]
+        return found
+
+    def _different(self, places: dict[int, Any], active: int) -> float:
+        """The part of a wave's clusters that ask for different bytes of a tensor, by the axes of
+        the grid that its addresses depend on; 1.0 where that cannot be told."""
+        gx, gy, gz = self.program.launch["grid"]
+        cx, cy, cz = self.program.launch["cluster"]
+        nx, ny, nz = gx // cx, gy // cy, gz // cz
+        steps = {0: 1, 1: nx, 2: nx * ny}
+        depends = []
+        for axis, n in enumerate((nx, ny, nz)):
+            neighbour = places.get(steps[axis])
+            if n == 1:
+                depends.append(False)
+            elif neighbour is None or 0 not in places:
+                depends.append(True)
+            else:
+                depends.append(neighbour != places[0])
+        seen = set()
+        for number in range(active):
+            at = (number % nx, number // nx % ny, number // (nx * ny))
+            seen.add(tuple([v for v, d in zip(at, depends, strict=True) if d]))
+        return len(seen) / active
+
+    def share(self, traffic: list[Traffic], active: int) -> Share:
+        """What one of ``active`` SMs gets of the chip."""
+        gpu = self.gpu
+        each = 1e9 / gpu.clock_hz / max(1, active)
+        share = Share(
+            l2=min(float(gpu["sm_bytes"]), float(gpu["l2_read"]) * each),
+            hbm_read=float(gpu["hbm_read"]) * each,
+            hbm_write=float(gpu["hbm_write"]) * each,
+        )
+        for (space, write), row in zip(self._spaces, traffic, strict=True):
+            part = row.memory / row.requested if row.requested else 0.0
+            if write:
+                share.traffic[-space] = part
+            else:
+                share.traffic[space] = part
+                share.cold[space] = row.cold
+        return share
+
+    # ------------------------------------------------------------------------------- replay
+
+    def replay(self, logs: Any, share: Share, residents: int, rounds: int, trace: bool):
+        """Run ``residents`` copies of a cluster on its SMs, ``rounds`` one after the other in each
+        slot; returns the cycles until all have ended, and the trace of the first."""
+        run = Replay(self.gpu, share, self.work)
+        if trace:
+            run.trace = Trace()
+        sms = [Sm() for _ in range(self.size)]
+        counts = counts_of(logs)
+        left = residents * (rounds - 1)
+        start = self.gpu.cycles("cta_start")
+
+        def ended(copy: Any) -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                run.start(logs, counts, sms, copy.end + start)
+
+        first = run.start(logs, counts, sms, 0.0)
+        for i in range(1, residents):
+            run.start(logs, counts, sms, i * self.gpu.cycles("cta_stagger"))
+        last = run.run(ended)
+        return last, first.end, run.trace
+
+    def timing(self) -> Timing:
+        """Replay the sampled clusters and lay the grid out over the chip."""
+        gpu, count = self.gpu, self.started
+        traffic = self.traffic(count)
+        active = min(gpu.sms, count * self.size)
+        share = self.share(traffic, active)
+        residents = min(self.occupancy.ctas, -(-count * self.size // active))
+        longest, traced, shown = -1.0, Trace(), 0.0
+        logs_shown = None
+        durations: list[tuple[list[int], float, float]] = []
+        for numbers, logs in self.groups:
+            one, end, trace = self.replay(logs, share, residents, 1, True)
+            steady = one
+            if count > self.slots:
+                two, _, _ = self.replay(logs, share, residents, 2, False)
+                steady = two - one
+            durations.append((numbers, one, steady))
+            if one > longest:
+                longest, shown, logs_shown = one, end, logs
+                assert trace is not None
+                traced = trace
+        cycles = self._grid(durations, traffic, count)
+        flops, tensor = self._tensor(logs_shown)
+        busy = 0.0
+        if cycles:
+            busy = min(1.0, tensor * count * self.size / active / cycles)
+        clock = gpu.clock_at(busy)
+        # What waits for memory alone takes the same time at any clock.
+        note = f"modelled for {gpu.name}, not measured"
+        if not self.recording.complete or len(self.recording.sampled) < count:
+            note += f": {len(self.recording.sampled)} of {count} clusters stand for all"
+        return Timing(
+            gpu=gpu.name,
+            cycles=cycles,
+            clock_mhz=clock / 1e6,
+            launch_us=float(gpu["launch"]),
+            occupancy=self.occupancy,
+            clusters=count,
+            slots=self.slots,
+            waves=count / self.slots,
+            traffic=traffic,
+            tensor_flops=flops * count,
+            tensor_busy=busy,
+            memory_busy=self._memory_busy(traffic, cycles),
+            l2_busy=sum(t.requested for t in traffic)
+            / (max(1.0, cycles) / gpu.clock_hz * float(gpu["l2_read"]) * 1e9),
+            replayed=len(self.groups),
+            executed=self.recording.clusters,
+            note=note,
+            trace=traced,
+            shown=shown,
+            logs=logs_shown,
+            recording=self.recording,
+            program=self.program,
+        )
+
+    def _memory_busy(self, traffic: list[Traffic], cycles: float) -> float:
+        seconds = sum(
+            t.memory / (float(self.gpu["hbm_write" if t.write else "hbm_read"]) * 1e9)
+            for t in traffic
+        )
+        return seconds / (max(1.0, cycles) / self.gpu.clock_hz)
+
+    def _tensor(self, logs: Any) -> tuple[float, float]:
+        """Tensor-core operations of a cluster, and the cycles that one of its SMs is busy."""
+        flops, cycles = 0.0, 0.0
+        for rank, cta in enumerate(logs):
+            for index, log in enumerate(cta):
+                for event in log:
+                    if event[0] == E.WGMMA:
+                        _, _, n, registers, steps, *_ = event
+                        flops += 2.0 * 16 * n * 16 * steps
+                        if rank == 0 and index % 4 == 0:
+                            cycles += self.gpu.wgmma(n, registers) * steps
+                    elif event[0] == E.MMA:
+                        flops += 2.0 * 16 * 8 * event[2] * event[3]
+                        if rank == 0:
+                            cycles += self.gpu.mma(event[2]) * event[3] / 4
+                    elif event[0] == E.TC_MMA:
+                        _, _, m, n, group, in_tmem, steps, *_ = event
+                        flops += 2.0 * m * n * 16 * steps
+                        cycles += self.gpu.tcgen05_mma(m, n, group, in_tmem) * steps * group
+        if logs and any(e[0] == E.TC_MMA for cta in logs for log in cta for e in log):
+            cycles /= self.size
+        return flops, cycles
+
+    def _grid(self, durations, traffic, count: int) -> float:
+        """Cycles until the last of ``count`` clusters has ended."""
+        if count <= self.slots:
+            return max(one for _, one, _ in durations)
+        spread = max(one for _, one, _ in durations) / min(one for _, one, _ in durations)
+        if spread < 1.05:
+            _, one, steady = max(durations, key=lambda d: d[1])
+            full, rest = divmod(count, self.slots)
+            total = one + (full - 1) * steady
+            if rest:
+                active = min(self.gpu.sms, rest * self.size)
+                share = self.share(traffic, active)
+                residents = min(self.occupancy.ctas, -(-rest * self.size // active))
+                logs = self.groups[0][1]
+                tail, _, _ = self.replay(logs, share, residents, 1, False)
+                total += min(tail + self.gpu.cycles("cta_start"), steady)
+            return total
+        # clusters differ: each goes to the slot that is free first, as the hardware does
+        nearest = sorted((n, one, steady) for numbers, one, steady in durations for n in numbers)
+        slots = [0.0] * self.slots
+        at = 0
+        for number in range(count):
+            while at + 1 < len(nearest) and abs(nearest[at + 1][0] - number) <= abs(
+                nearest[at][0] - number
+            ):
+                at += 1
+            begin = heapq.heappop(slots)
+            _, one, steady = nearest[at]
+            heapq.heappush(slots, begin + (one if not begin else steady))
+        return max(slots)

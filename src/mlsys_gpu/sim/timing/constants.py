@@ -1,0 +1,174 @@
+"""The constants of the time model: one JSON file for each GPU, ``gpus/NAME.json``.
+
+Each constant is ``{"value": …, "unit": …, "source": …}``: a number, or a table of numbers by shape;
+where it comes from is said beside it (a measurement of ``mlsys-gpu calibrate``, or a document).
+Units are ``cycles`` (of the SM clock), ``bytes/cycle/SM``, ``instructions/cycle/SM`` (of a warp),
+``GB/s``, ``MHz``, ``us``, ``bytes`` and ``1`` (a count).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+UNITS = (
+    "cycles", "bytes/cycle/SM", "instructions/cycle/SM", "GB/s", "MHz", "us", "bytes", "1",
+)  # fmt: skip
+
+_FOLDER = Path(__file__).resolve().parent / "gpus"
+
+#: The GPU that stands for an architecture, unless another is asked for.
+DEFAULT = {"sm_90": "h200", "sm_100": "b200"}
+
+
+class Gpu:
+    """A GPU's constants, and what the replay works out from them once.
+
+    ``gpu["hbm_read"]`` is a constant's value. Raises ``KeyError`` naming a constant that the file
+    lacks.
+    """
+
+    def __init__(self, record: dict[str, Any]):
+        self.name: str = record["name"]
+        self.arch: str = record["arch"]
+        self.constants: dict[str, dict[str, Any]] = record["constants"]
+        for name, constant in self.constants.items():
+            if set(constant) != {"value", "unit", "source"}:
+                raise ValueError(f"constant {name} of {self.name} needs value, unit and source")
+            if constant["unit"] not in UNITS:
+                raise ValueError(f"constant {name} of {self.name} has unit {constant['unit']!r}")
+            if not constant["source"]:
+                raise ValueError(f"constant {name} of {self.name} names no source")
+        self.prepare()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.constants:
+            raise KeyError(f"the constants of {self.name} have no {name!r}")
+        return self.constants[name]["value"]
+
+    def cycles(self, name: str) -> float:
+        """A constant in cycles."""
+        return float(self[name])
+
+    def rate(self, name: str) -> float:
+        """Cycles that one warp instruction takes of its quarter's pipe."""
+        return 4.0 / float(self[name])
+
+    def prepare(self) -> None:
+        c = self.cycles
+        self.clock_hz = float(self["clock"]) * 1e6
+        self.sms = int(self["sms"])
+        self.pipes = {
+            "fma": ("fma", self.rate("fma")),
+            "fma2": ("fma", self.rate("fma2")),
+            "alu": ("alu", self.rate("alu")),
+            "imad": ("fma", self.rate("imad")),
+            "pack": ("alu", self.rate("pack")),
+            "xu": ("xu", self.rate("mufu")),
+            "cvt": ("xu", self.rate("cvt")),
+            "half": ("half", self.rate("half")),
+            "f64": ("f64", self.rate("f64")),
+        }
+        self.dependent = c("alu_latency")
+        self.drain = c("store_drain")
+        self.store_buffer = c("store_buffer")
+        self.shared_latency = {
+            "threads": c("shared_load_latency"),
+            "matrix": c("ldmatrix_latency"),
+        }
+        self.shared_buffer = c("shared_store_buffer")
+        self.copy_issue = c("tma_issue")
+        self.copy_issue_slot = c("tma_instruction")
+        self.multicast = c("multicast_latency")
+        self.copy_out_read = c("tma_store_read_latency")
+        self.copy_out_done = c("tma_store_latency")
+        self.async_copy = c("cp_async_latency")
+        self.atomic_shared = c("atomic_shared")
+        self.atomic_global = c("atomic_global")
+        self.atomic_latency = c("atomic_latency")
+        self.peer = {
+            "load": c("dsmem_load_latency"),
+            "store": c("dsmem_store_latency"),
+            "async": c("st_async_latency"),
+            "bulk": c("dsmem_bulk_latency"),
+            "clc": c("clc_latency"),
+        }
+        self.peer_bytes = c("dsmem_bytes")
+        self.mma_latency = c("mma_latency")
+        self._delays: dict[str, tuple[float, float]] = {}
+        if self.arch == "sm_90a":
+            self.wgmma_queue = c("wgmma_queue")
+            self.wgmma_latency = c("wgmma_latency")
+        else:
+            self.tcgen05_issue = c("tcgen05_issue")
+            self.tcgen05_commit = c("tcgen05_commit_latency")
+            self.tmem_column = c("tmem_column")
+            self.tmem_latency = c("tmem_latency")
+
+    def pipe(self, name: str) -> tuple[str, float]:
+        """The pipe of a count in ``Program.work``, and the cycles of one warp instruction."""
+        return self.pipes[name]
+
+    def delay(self, name: str) -> tuple[float, float]:
+        """Issue cycles and latency of an operation with a constant cost."""
+        found = self._delays.get(name)
+        if found is None:
+            value = self[name]
+            found = (float(value["issue"]), float(value["latency"]))
+            self._delays[name] = found
+        return found
+
+    def arrive(self, kind: str) -> float:
+        """Issue cycles of an arrival (``mbarrier``, ``remote``, ``barrier``, ``cluster``)."""
+        value = self[f"{kind}_arrive"]
+        return float(value["issue"] if isinstance(value, dict) else value)
+
+    def wgmma(self, n: int, registers: bool) -> float:
+        """Cycles of one ``wgmma.mma_async.m64nNk16`` in steady state."""
+        return _interpolated(self["wgmma_rs" if registers else "wgmma_ss"], n)
+
+    def mma(self, k: int) -> float:
+        """Cycles of one ``mma.sync.m16n8kK`` of a warp."""
+        return float(self["mma_m16n8k16"]) * k / 16
+
+    def tcgen05_mma(self, m: int, n: int, group: int, in_tmem: bool) -> float:
+        """Cycles of one k16 step of ``tcgen05.mma``."""
+        del in_tmem
+        return _interpolated(self[f"tcgen05_mma_m{m}_group{group}"], n)
+
+    def clock_at(self, busy: float) -> float:
+        """The clock (Hz) that the GPU holds where its tensor cores are busy for this part of the
+        time: between the boost clock and the one that the power limit allows."""
+        least = float(self["clock_tensor"]) * 1e6
+        return self.clock_hz - (self.clock_hz - least) * min(1.0, max(0.0, busy))
+
+
+def _interpolated(table: dict[str, float], n: int) -> float:
+    """A table's value at ``n``: linear between the entries beside it, in proportion outside."""
+    known = sorted((int(k), float(v)) for k, v in table.items())
+    for (a, x), (b, y) in itertools.pairwise(known):
+        if a <= n <= b:
+            return x + (y - x) * (n - a) / (b - a)
+    size, value = known[0] if n < known[0][0] else known[-1]
+    return max(value, 0.0) if n < size else value * n / size
+
+
+@lru_cache(maxsize=8)
+def gpu_constants(name: str) -> Gpu:
+    """The constants of a GPU by name (``h200``, ``b200``).
+
+    Raises ``ValueError`` for a GPU that has no file, naming those that have.
+    """
+    path = _FOLDER / f"{name.lower()}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in _FOLDER.glob("*.json")))
+        raise ValueError(f"no constants for the GPU {name!r}; there are {known}")
+    return Gpu(json.loads(path.read_text()))
+
+
+def default_gpu(arch: str) -> str:
+    """The GPU that stands for an architecture, as ``sm_90a``."""
+    return DEFAULT[arch.rstrip("af")]

@@ -1,0 +1,157 @@
+"""What a replayed launch did, summed up: who was busy, who waited for what, and what moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_gpu.sim.timing import events as E
+from mlsys_gpu.sim.timing.chip import Timing
+from mlsys_gpu.sim.timing.timeline import role_name, roles
+
+
+def statistics(timing: Timing) -> dict[str, Any]:
+    """Figures of the shown cluster and of the launch, as plain values.
+
+    ``roles``: for each group of warps its cycles, the part that it waits, and what for, in cycles.
+    ``conflicts``: for each line that accesses shared memory its instructions, the cycles of the
+    shared-memory pipe (wavefronts) and how many they would be without bank conflicts. ``bytes``: by
+    space, of one cluster. ``traffic``: of the launch, by tensor. ``occupancy``: CTAs an SM holds,
+    what limits them, and the registers (a thread), shared memory and tensor memory (a CTA) used.
+    """
+    return {
+        "roles": _roles(timing),
+        "conflicts": _conflicts(timing),
+        "bytes": _bytes(timing),
+        "traffic": [
+            {
+                "tensor": row.name,
+                "direction": "write" if row.write else "read",
+                "requested_bytes": round(row.requested),
+                "memory_bytes": round(row.memory),
+            }
+            for row in timing.traffic
+        ],
+        "occupancy": {
+            "ctas_per_sm": timing.occupancy.ctas,
+            "limited_by": timing.occupancy.limit,
+            "threads": timing.occupancy.threads,
+            "registers": timing.occupancy.registers,
+            "shared_bytes": timing.occupancy.shared_bytes,
+            "tmem_columns": timing.occupancy.tmem_columns,
+        },
+    }
+
+
+def _roles(timing: Timing) -> list[dict[str, Any]]:
+    found = []
+    for (rank, first), (warps, does) in roles(timing.logs).items():
+        spans = timing.trace.warps.get((rank, first), [])
+        if not spans:
+            continue
+        cycles = spans[-1][1] - spans[0][0]
+        waits: dict[str, float] = {}
+        for what, waited in timing.trace.waited.get((rank, first), {}).items():
+            name = timing.recording.barriers[what][0] if isinstance(what, int) else str(what)
+            waits[name] = waits.get(name, 0.0) + waited
+        waited = min(cycles, sum(waits.values()))
+        found.append(
+            {
+                "cta_rank": rank,
+                "warps": warps,
+                "name": role_name(warps, does),
+                "cycles": round(cycles, 1),
+                "waiting": round(waited / cycles, 4) if cycles else 0.0,
+                "waits": {
+                    name: round(value, 1)
+                    for name, value in sorted(waits.items(), key=lambda item: -item[1])
+                },
+            }
+        )
+    return found
+
+
+def _conflicts(timing: Timing) -> list[dict[str, Any]]:
+    sites: dict[tuple[int, bool], list[int]] = {}
+    for event in (e for cta in timing.logs for log in cta for e in log):
+        if event[0] in (E.SHARED_LOAD, E.SHARED_STORE):
+            row = sites.setdefault((event[1], event[0] == E.SHARED_STORE), [0, 0, 0])
+            row[0] += event[2]
+            row[1] += event[3]
+            row[2] += event[7]
+    found = []
+    for (site, store), (instructions, waves, ideal) in sorted(sites.items()):
+        place = timing.program.location(site)
+        found.append(
+            {
+                "location": str(place) if place else "",
+                "access": "store" if store else "load",
+                "instructions": instructions,
+                "wavefronts": waves,
+                "without_conflicts": min(ideal, waves),
+            }
+        )
+    return found
+
+
+def _bytes(timing: Timing) -> dict[str, int]:
+    found: dict[str, int] = {}
+
+    def add(name: str, n: float) -> None:
+        found[name] = found.get(name, 0) + int(n)
+
+    for event in (e for cta in timing.logs for log in cta for e in log):
+        kind = event[0]
+        if kind == E.LOAD:
+            add("global_load", event[4])
+        elif kind == E.STORE:
+            add("global_store", event[4])
+        elif kind == E.COPY_IN:
+            add("global_load", event[2])
+            add("shared_filled_by_copies", sum(n for _, _, n in event[3]))
+        elif kind == E.COPY_OUT:
+            add("global_store", event[2])
+        elif kind == E.ASYNC_COPY:
+            add("global_load", event[3])
+        elif kind == E.SHARED_LOAD:
+            add("shared_load", event[4])
+        elif kind == E.SHARED_STORE:
+            add("shared_store", event[4])
+        elif kind == E.PEER:
+            add("peer_shared", event[2])
+        elif kind in (E.TC_LOAD, E.TC_STORE):
+            add("tensor_memory", 128 * event[2])
+    return dict(sorted(found.items()))
+
+
+def text(timing: Timing, flops: float | None = None) -> str:
+    """A modelled run in a terminal's words."""
+    made = statistics(timing)
+    single = timing.program.launch["cluster"] == [1, 1, 1]
+    speed = f", {timing.tflops(flops):.1f} TFLOP/s" if flops or timing.tensor_flops else ""
+    held = made["occupancy"]
+    lines = [
+        f"{timing.program.name}: {timing.microseconds:.1f} us{speed} ({timing.note})",
+        f"  {timing.cycles:.0f} cycles at {timing.clock_mhz:.0f} MHz, and {timing.launch_us:.1f} us "
+        f"to launch; bound by {timing.bound}",
+        f"  {timing.clusters} cluster{'s' * (timing.clusters != 1)} in {timing.waves:.2f} waves; "
+        f"an SM holds {held['ctas_per_sm']} CTA{'s' * (held['ctas_per_sm'] != 1)} (by "
+        f"{held['limited_by']}); tensor cores busy {100 * timing.tensor_busy:.0f} % of the time",
+    ]
+    for role in made["roles"]:
+        waits = ", ".join(f"{name} {n:.0f}" for name, n in list(role["waits"].items())[:4])
+        rank = (
+            f"CTA rank {role['cta_rank']}, "
+            if timing.program.launch["cluster"] != [1, 1, 1]
+            else ""
+        )
+        lines.append(
+            f"  {rank}{role['name']}: waits {100 * role['waiting']:.0f} % of "
+            f"{role['cycles']:.0f} cycles" + (f" ({waits})" if waits else "")
+        )
+    for row in made["conflicts"]:
+        if row["wavefronts"] > row["without_conflicts"]:
+            lines.append(
+                f"  bank conflicts at {row['location']}: {row['wavefronts']} wavefronts where "
+                f"{row['without_conflicts']} would do"
+            )
+    return "\n".join(lines)
