@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mlsys_gpu.benchmarking import benchmark
     from mlsys_gpu.grading import check
     from mlsys_gpu.kernels import gemm
-    from mlsys_gpu.launch import debug, explain, run, simulate
+    from mlsys_gpu.launch import debug, explain, model, run, simulate
     from mlsys_gpu.sim import Report
     from mlsys_gpu.tensormap import TensorMap
 
@@ -43,6 +43,7 @@ __all__ = [
     "grading",
     "inspect",
     "kernels",
+    "model",
     "run",
     "sim",
     "simulate",
@@ -55,6 +56,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "simulate": ("mlsys_gpu.launch", "simulate"),
     "debug": ("mlsys_gpu.launch", "debug"),
     "explain": ("mlsys_gpu.launch", "explain"),
+    "model": ("mlsys_gpu.launch", "model"),
     "run": ("mlsys_gpu.launch", "run"),
     "benchmark": ("mlsys_gpu.benchmarking", "benchmark"),
     "inspect": ("mlsys_gpu.artifacts", "inspect"),

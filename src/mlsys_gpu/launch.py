@@ -271,6 +271,7 @@ def simulate(
     checks: bool = True,
     readings: dict[str, str] | None = None,
     arch: str | None = None,
+    timing: bool | str = False,
 ) -> Report:
     """Run a kernel in the simulator.
 
@@ -290,9 +291,12 @@ def simulate(
             ``mlsys_gpu.sim.machine.READINGS``: ``{"wgmma-wait": "warp"}``.
         arch: the architecture, ``hopper``, ``blackwell`` or an ``sm_…`` name, for a kernel that
             does not say it.
+        timing: record the run for the model of time, of the architecture's usual GPU (``True``) or
+            of the one named (``"h200"``, ``"b200"``).
 
     Returns:
-        The report: ``.ok``, ``.findings``, counters; ``.readings`` names those that mattered.
+        The report: ``.ok``, ``.findings``, counters; ``.readings`` names those that mattered. Of a
+        timed run also ``.timing`` and ``.timeline()``.
 
     Raises:
         ArgumentError: an argument that the kernel cannot take, before anything runs.
@@ -305,7 +309,46 @@ def simulate(
         )
     how = _how(schedule, schedule_seed, readings, checks=checks)
     simulator = importlib.import_module("mlsys_gpu.sim")
-    return simulator.simulate(kernel, *checked.simulated(), arch=arch, **how)
+    return simulator.simulate(kernel, *checked.simulated(), arch=arch, timing=timing, **how)
+
+
+def model(
+    kernel: Any,
+    *arrays: Any,
+    gpu: str | None = None,
+    clusters: int | None = None,
+    arch: str | None = None,
+    registers: int | None = None,
+) -> Any:
+    """The modelled duration of a launch on a GPU, from a few of its clusters.
+
+    For sizes that would take too long to execute: the clusters that run stand for all of them.
+
+    Args:
+        kernel: any TIRx ``PrimFunc``.
+        arrays: as for :func:`simulate`; they are not changed. Without any, zeros of the declared
+            shapes stand for the tensors (a kernel with other arguments needs them).
+        gpu: whose constants hold: ``"h200"``, ``"b200"``; the architecture's by default.
+        clusters: how many clusters run, 8 by default.
+        arch: as for :func:`simulate`.
+        registers: of a thread; by default the compiler is asked.
+
+    Returns:
+        The :class:`mlsys_gpu.sim.timing.Timing`: ``.microseconds``, ``.tflops(flops)``,
+        ``.occupancy``, ``.statistics()``, ``.timeline()``; ``print`` gives a summary.
+
+    Raises:
+        ArgumentError: an argument that the kernel cannot take, or a GPU that is not known or of
+            another architecture.
+    """
+    checked = _checked(kernel, arrays).simulated() if arrays else ()
+    simulator = importlib.import_module("mlsys_gpu.sim")
+    try:
+        return simulator.model(
+            kernel, *checked, gpu=gpu, clusters=clusters, arch=arch, registers=registers
+        )
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
 
 
 def _how(schedule: Any, schedule_seed: Any, readings: Any, **switches: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ __all__ = [
     "Unsupported",
     "compile",
     "inline",
+    "model",
     "operations",
     "simulate",
 ]
@@ -58,6 +59,7 @@ def simulate(
     checks: bool = True,
     arch: str | None = None,
     readings: dict[str, str] | None = None,
+    timing: bool | str = False,
 ) -> Report:
     """Run a kernel on the CPU and report what is wrong with it.
 
@@ -70,14 +72,52 @@ def simulate(
     ``checks=False`` leaves out the happens-before analysis and the checks of initialisation.
     ``readings`` chooses among readings of the ISA where its text is disputed, such as
     ``{"wgmma-wait": "warp"}`` (:data:`mlsys_gpu.sim.machine.READINGS` has them all); the report's
-    ``readings`` says which ones mattered.
+    ``readings`` says which ones mattered. ``timing`` records the run for the model of time, of the
+    architecture's usual GPU or of the one named (``"h200"``, ``"b200"``): the report's ``timing``
+    and ``timeline()`` show it.
     """
     from mlsys_gpu.sim.machine import run
 
     program = compile(kernel, arch)
-    return run(
-        program, arrays, schedule=schedule, seed=schedule_seed, checks=checks, readings=readings
+    recorder = None
+    if timing:
+        from mlsys_gpu.sim import timing as timed
+
+        name, recorder = timed.chosen_gpu(timing, program.arch), timed.recorder()
+    report = run(
+        program,
+        arrays,
+        schedule=schedule,
+        seed=schedule_seed,
+        checks=checks,
+        readings=readings,
+        timing=recorder,
     )
+    if timing:
+        report._timed = (name, kernel)
+    return report
+
+
+def model(
+    kernel: Any,
+    *arrays: Any,
+    gpu: str | None = None,
+    clusters: int | None = None,
+    arch: str | None = None,
+    registers: int | None = None,
+) -> Any:
+    """The modelled duration of a launch, from a few of its clusters: for sizes that would take too
+    long to execute. Returns a :class:`mlsys_gpu.sim.timing.Timing`.
+
+    ``arrays`` are as for :func:`simulate`, and are not changed; without any, tensors of zeros of
+    the declared shapes are used, and the kernel must have no other arguments. ``gpu`` names a file
+    of constants (``"h200"``, ``"b200"``); ``clusters`` is how many clusters run (8); ``registers``
+    of a thread, where the compiler is not to be asked for them.
+    Raises ``ValueError`` for a GPU that is not known or is of another architecture.
+    """
+    from mlsys_gpu.sim import timing
+
+    return timing.model(kernel, arrays, gpu=gpu, clusters=clusters, arch=arch, registers=registers)
 
 
 def inline(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

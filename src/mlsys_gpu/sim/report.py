@@ -151,6 +151,8 @@ class Report:
     _again: tuple[Any, Any, Any] | None = field(default=None, repr=False, compare=False)
     #: What the sampled clusters of a timed run have done (:mod:`.machine.recording`).
     _recording: Any = field(default=None, repr=False, compare=False)
+    _timed: Any = field(default=None, repr=False, compare=False)  # GPU and kernel of a timed run
+    _timing: Any = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -220,6 +222,27 @@ class Report:
             lines.append("  who waits for what:")
             lines.extend(f"    {line}" for line in graph_lines(self.deadlock))
         return "\n".join(lines)
+
+    @property
+    def timing(self) -> Any:
+        """The modelled time of a run with ``timing=``: a :class:`mlsys_gpu.sim.timing.Timing`.
+
+        Raises ``ValueError`` for a run without it.
+        """
+        if self._recording is None:
+            raise ValueError(
+                "this run was not timed: pass timing=True to simulate (or timing='h200')"
+            )
+        if self._timing is None:
+            from mlsys_gpu.sim import timing
+
+            self._timing = timing.of(self)
+        return self._timing
+
+    def timeline(self, **options: Any) -> Any:
+        """The modelled run of one cluster as a figure that scrubs (:func:`mlsys_gpu.viz.timeline`);
+        ``title``, ``alt`` and ``caption`` may be given. Raises ``ValueError`` as :attr:`timing`."""
+        return self.timing.figure(**options)
 
     def explain(self, output: Any, reference: Any = None, **options: Any) -> Any:
         """Where a wrong number of the output came from: see :func:`mlsys_gpu.sim.explain.explain`.

@@ -813,6 +813,8 @@ class Machine:
         if self.rng is not None:
             self.rng.shuffle(origins)
         self.queue = deque(origins[:clusters])
+        if self.recorder is not None:
+            self.recorder.choose(self)
         try:
             self._run_clusters()
         except Stop:
@@ -865,7 +867,8 @@ class Machine:
         """
         if self.recorder is not None and not self.recorder.may_cancel(cluster):
             return None
-        return self.queue.popleft() if self.queue else None
+        queue = self.queue if self.recorder is None else self.recorder.stealable(self)
+        return queue.popleft() if queue else None
 
     def found(self, *codes: str) -> bool:
         """Whether there is a finding of one of these codes."""

@@ -9,6 +9,7 @@ phases of barriers that an operation completes a part of, or waits for), and no 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import numpy as np
 import mlsys_gpu.sim.machine  # noqa: F401  (registers the operations)
 from mlsys_gpu.sim.machine import descriptors, memory
 from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at
-from mlsys_gpu.sim.machine.core import OPS, Cluster, Machine, Waiting, Warp
+from mlsys_gpu.sim.machine.core import OPS, Cluster, Machine, Waiting, Warp, resident_clusters
 from mlsys_gpu.sim.machine.tcgen05 import tmem_of
 from mlsys_gpu.sim.timing.events import (
     ASYNC_ARRIVE,
@@ -70,6 +71,7 @@ class Recording:
     complete: bool = True  # whether all clusters have run, not only the sampled ones
     tensors: dict[int, tuple[str, int]] = field(default_factory=dict)  # by address space
     tmem_columns: int = 0  # that a CTA allocates
+    program: Any = None  # with the launch that was made
 
 
 class TimedMBarrier(MBarrier):
@@ -95,17 +97,32 @@ class TimedMBarrier(MBarrier):
             w.charged.append(((self.number, self.epoch + phase - 1), self.cta.rank, nbytes))
 
 
+#: Clusters that a timed run records.
+SAMPLE = 8
+
+
 class Recorder:
     """Chooses the clusters to record, and keeps their logs."""
 
-    def __init__(self, machine: Machine, sample: int, share: int | None = None):
+    def __init__(self, machine: Machine, sample: int = SAMPLE, alone: bool = False):
+        """``sample``: how many clusters to record; ``alone``: the others do not run at all."""
         self.machine = machine
-        self.recording = Recording()
+        self.sample, self.alone = sample, alone
+        self.recording = Recording(complete=not alone, program=machine.program)
         self.recording.tensors = {
             memory.FIRST_TENSOR + t.index: (t.name, t.nbytes) for t in machine.tensors
         }
-        self.chosen = chosen_clusters(machine.program.launch, sample)
-        self.share = share  # clusters that launch control may hand to one cluster, or None
+        launch = machine.program.launch
+        self.chosen = chosen_clusters(launch, sample)
+        #: Clusters that launch control may hand to one that runs, and how many each may take.
+        self.spare: deque[tuple[int, int, int]] | None = None
+        self.share: int | None = None
+        if "clc_try_cancel" in machine.program.source:
+            total = math.prod(launch["grid"]) // math.prod(launch["cluster"])
+            slots = min(total, resident_clusters(machine.program))
+            self.share = -(-total // slots)
+            self.recording.started = slots
+            self.chosen = set()  # the first that start, whichever they are
         self.patterns: dict[tuple, Any] = {}
         namespace: dict[str, Any] = dict(OPS)
         namespace["np"] = np
@@ -115,10 +132,27 @@ class Recorder:
         exec(timed_code(machine.program), namespace)
         self.kernel = namespace["kernel"]
 
+    def choose(self, machine: Machine) -> None:
+        """Leave only the chosen clusters in the queue, where the others do not run."""
+        if not self.alone:
+            return
+        everyone = list(machine.queue)
+        if self.share is not None:
+            machine.queue = deque(everyone[: self.sample])
+            self.spare = deque(everyone[self.sample :])
+            return
+        machine.queue = deque(o for o in everyone if machine.launch_number(o) in self.chosen)
+
+    def stealable(self, machine: Machine) -> deque[tuple[int, int, int]]:
+        """The clusters that launch control may hand out."""
+        return machine.queue if self.spare is None else self.spare
+
     def take(self, cluster: Cluster) -> bool:
         """Whether a cluster that starts is recorded; if so, give its warps their logs."""
         number = self.machine.launch_number(cluster.ctas[0].block)
         self.recording.clusters += 1
+        if self.share is not None and len(self.recording.sampled) < self.sample:
+            self.chosen.add(number)
         if number not in self.chosen:
             return False
         logs = []

@@ -1,0 +1,115 @@
+"""The model of time: what a kernel's operations would take on a GPU, from a run in the simulator.
+
+A timed run *records* what the warps of a few clusters do (:mod:`mlsys_gpu.sim.machine.recording`);
+:mod:`.replay` walks through that in cycles, with the constants of a GPU (:mod:`.constants`);
+:mod:`.chip` lays the grid out over the chip; :mod:`.statistics`, :mod:`.timeline` and :mod:`.trace`
+show the result. All of it is modelled, and says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from mlsys_gpu.sim.program import Program
+from mlsys_gpu.sim.timing.chip import Model, Occupancy, Timing, Traffic
+from mlsys_gpu.sim.timing.constants import Gpu, default_gpu, gpu_constants
+
+__all__ = [
+    "Gpu",
+    "Model",
+    "Occupancy",
+    "Timing",
+    "Traffic",
+    "chosen_gpu",
+    "default_gpu",
+    "gpu_constants",
+    "model",
+    "of",
+    "recorder",
+    "registers_of",
+]
+
+
+def chosen_gpu(wanted: bool | str | None, arch: str) -> str:
+    """The GPU to model: the one named, or an architecture's usual one.
+
+    Raises ``ValueError`` where it is not known, or of another architecture.
+    """
+    if wanted in (True, None):
+        return default_gpu(arch)
+    if not isinstance(wanted, str):
+        raise ValueError(f"timing is True, False or a GPU's name, not {wanted!r}")
+    gpu = gpu_constants(wanted)
+    if gpu.arch.rstrip("af") != arch.rstrip("af"):
+        raise ValueError(
+            f"the kernel is for {arch}, and {gpu.name} is of {gpu.arch}; "
+            f"leave the GPU out, or name one of {arch}, as {default_gpu(arch)}"
+        )
+    return wanted.lower()
+
+
+def recorder(sample: int | None = None, alone: bool = False) -> Any:
+    """What makes the recorder of a timed run, once its machine is there."""
+    recording = importlib.import_module("mlsys_gpu.sim.machine.recording")
+    count = recording.SAMPLE if sample is None else sample
+    return lambda machine: recording.Recorder(machine, count, alone)
+
+
+def registers_of(kernel: Any, arch: str | None = None) -> int | None:
+    """Registers of a thread, as the compiler assigns them; None where it is not installed, or the
+    kernel is a :class:`Program`, of which only the translation is there."""
+    from mlsys_gpu import artifacts
+
+    if isinstance(kernel, Program):
+        return None
+    try:
+        return int(artifacts.inspect(kernel, arch).resources["registers"])
+    except artifacts.MissingTool:
+        return None
+
+
+def of(report: Any) -> Timing:
+    """The timing of a report of a timed run."""
+    name, kernel = report._timed
+    program = report._recording.program
+    registers = registers_of(kernel, program.arch)
+    return Model(report._recording, program, gpu_constants(name), registers).timing()
+
+
+def model(
+    kernel: Any,
+    arrays: Any = (),
+    *,
+    gpu: str | None = None,
+    clusters: int | None = None,
+    arch: str | None = None,
+    registers: int | None = None,
+) -> Timing:
+    """See :func:`mlsys_gpu.sim.model`."""
+    import numpy as np
+
+    from mlsys_gpu.sim import compile
+    from mlsys_gpu.sim.machine import run
+    from mlsys_gpu.sim.machine.numerics import STORAGE
+
+    if clusters is not None and (not isinstance(clusters, int) or clusters < 2):
+        raise ValueError(f"clusters is a number of clusters to run, 2 or more, not {clusters!r}")
+    program = compile(kernel, arch)
+    name = chosen_gpu(gpu, program.arch)
+    if arrays:
+        held = [np.array(a) if isinstance(a, np.ndarray) else a for a in arrays]
+    else:
+        held = [np.zeros(shape, STORAGE[dtype]) for _, shape, dtype in program.params]
+    report = run(
+        program,
+        held,
+        schedule="lazy",
+        seed=0,
+        checks=False,
+        timing=recorder(clusters, alone=True),
+    )
+    if registers is None:
+        registers = registers_of(kernel, program.arch)
+    program = report._recording.program
+    return Model(report._recording, program, gpu_constants(name), registers).timing()

@@ -108,6 +108,33 @@ class Timing:
         """Modelled TFLOP/s for ``flops`` (default: what the tensor cores execute)."""
         return (self.tensor_flops if flops is None else flops) / self.microseconds / 1e6
 
+    def statistics(self) -> dict[str, Any]:
+        """Who was busy and who waited, bank conflicts, bytes, occupancy: :mod:`.statistics`."""
+        from mlsys_gpu.sim.timing.statistics import statistics
+
+        return statistics(self)
+
+    def timeline(self, flops: float | None = None) -> dict[str, Any]:
+        """The modelled run of one cluster as plain data: :mod:`.timeline`."""
+        from mlsys_gpu.sim.timing.timeline import timeline
+
+        return timeline(self, flops)
+
+    def text(self, flops: float | None = None) -> str:
+        """In a terminal's words; ``flops`` of the whole launch, for TFLOP/s."""
+        from mlsys_gpu.sim.timing.statistics import text
+
+        return text(self, flops)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def figure(self, flops: float | None = None, **options: Any) -> Any:
+        """The timeline as a figure that scrubs (:func:`mlsys_gpu.viz.timeline`)."""
+        from mlsys_gpu import viz
+
+        return viz.timeline(self.timeline(flops), **options)
+
     @property
     def bound(self) -> str:
         """What the duration comes nearest to: the tensor cores, device memory, L2 or latency."""

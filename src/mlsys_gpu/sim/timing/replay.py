@@ -220,6 +220,14 @@ class Replay:
             traced = trace is not None and lane.copy is self.traced
             while at < n:
                 event = events[at]
+                if lane.loaded > t and event[0] != E.LOAD:
+                    # What loads bring is used now: the warp comes again when it is there.
+                    if traced:
+                        self._note_wait(lane, t, at)
+                    lane.waited["memory"] = lane.waited.get("memory", 0.0) + lane.loaded - t
+                    t = lane.loaded
+                    if t > limit:
+                        break
                 lane.at = was = at
                 begin = t
                 t = handlers[event[0]](lane, t, event)
@@ -273,6 +281,14 @@ class Replay:
         if self.trace is not None and lane.copy is self.traced:
             self.trace.warps.setdefault((lane.rank, lane.index), []).append((since, t, at))
 
+    def _note_wait(self, lane: Lane, t: float, at: int) -> None:
+        assert self.trace is not None
+        spans = self.trace.warps.setdefault((lane.rank, lane.index), [])
+        back = at - 1
+        while back > 0 and lane.events[back][0] != E.LOAD:
+            back -= 1
+        spans.append((t, lane.loaded, back))
+
     # ----------------------------------------------------------------------------- resources
 
     def _issue(self, lane: Lane, t: float, cycles: float) -> float:
@@ -309,13 +325,6 @@ class Replay:
         sm.hbm = start + nbytes * share.traffic.get(-space, 1.0) / share.hbm_write
         return sm.outward
 
-    def _settle(self, lane: Lane, t: float) -> float:
-        """Wait for loads under way, whose values the next operation may use."""
-        if lane.loaded > t:
-            lane.waited["memory"] = lane.waited.get("memory", 0.0) + lane.loaded - t
-            return lane.loaded
-        return t
-
     def _shared_pipe(self, sm: Sm, t: float, waves: float) -> float:
         start = sm.shared if sm.shared > t else t
         sm.shared = start + waves
@@ -324,7 +333,6 @@ class Replay:
     # ------------------------------------------------------------------------------ handlers
 
     def _work(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         issue, pipes = self.work[event[2]]
         times = event[3]
         end = self._issue(lane, t, issue * times)
@@ -365,7 +373,6 @@ class Replay:
 
     def _store(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, n, sectors, nbytes, place = event
-        t = self._settle(lane, t)
         t = self._issue(lane, t, n)
         wire = 32.0 * sectors
         left = self._push_out(lane.sm, t, min(nbytes, wire), wire, place[0])
@@ -375,7 +382,6 @@ class Replay:
         return max(t, left - self.gpu.store_buffer)
 
     def _shared_load(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         t = self._issue(lane, t, event[2])
         end = self._shared_pipe(lane.sm, t, event[3])
         done = end + self.gpu.shared_latency[event[6]]
@@ -384,7 +390,6 @@ class Replay:
         return done
 
     def _shared_store(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         t = self._issue(lane, t, event[2])
         end = self._shared_pipe(lane.sm, t, event[3])
         if lane.copy is self.traced and self.trace is not None:
@@ -392,14 +397,12 @@ class Replay:
         return max(t, end - self.gpu.shared_buffer)
 
     def _delay(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         issue, latency = self.gpu.delay(event[2])
         n = event[3]
         end = self._issue(lane, t, issue * n)
         return max(end, t + latency * n)
 
     def _signal(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         kind = event[3]
         t = self._issue(lane, t, self.arrive[kind])
         when = t + self.arrival[kind]
@@ -408,7 +411,6 @@ class Replay:
         return t
 
     def _wait(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         token, kind = event[2], event[3]
         phase = lane.copy.phases.get(token) if token is not None else None
         if phase is None:
@@ -423,7 +425,6 @@ class Replay:
 
     def _copy_in(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, nbytes, copies, place, _, targets = event
-        t = self._settle(lane, t)
         sm = lane.sm
         t = self._issue(lane, t, self.gpu.copy_issue_slot)
         start = sm.copies if sm.copies > t else t
@@ -450,7 +451,6 @@ class Replay:
 
     def _copy_out(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, nbytes, who, place, _, region = event
-        t = self._settle(lane, t)
         sm = lane.sm
         t = self._issue(lane, t, self.gpu.copy_issue_slot)
         start = sm.copies if sm.copies > t else t
@@ -491,7 +491,6 @@ class Replay:
 
     def _async_copy(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, n, nbytes, sectors, place = event
-        t = self._settle(lane, t)
         t = self._issue(lane, t, n)
         done = self._fetch(lane.sm, t, nbytes, 32.0 * sectors, place[0], self.latency)
         self._shared_pipe(lane.sm, t, max(1, nbytes // 128))
@@ -519,7 +518,6 @@ class Replay:
 
     def _wgmma(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, n, registers, steps, _, operands = event
-        t = self._settle(lane, t)
         t = self._issue(lane, t, steps)
         cycles = self.gpu.wgmma(n, registers) * steps
         free = lane.sm.tensor
@@ -538,7 +536,6 @@ class Replay:
         return self._issue(lane, t, 1)
 
     def _wgmma_wait(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         left = event[2]
         if len(lane.groups) <= left:
             return self._issue(lane, t, 1)
@@ -550,7 +547,6 @@ class Replay:
         return end
 
     def _mma(self, lane: Lane, t: float, event: tuple) -> float:
-        t = self._settle(lane, t)
         _, _, k, n = event
         t = self._issue(lane, t, n)
         free = lane.sm.tensor
@@ -560,7 +556,6 @@ class Replay:
 
     def _tc_mma(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, m, n, group, in_tmem, steps, operands, column, columns = event
-        t = self._settle(lane, t)
         t = self._issue(lane, t, steps)
         cycles = self.gpu.tcgen05_mma(m, n, group, in_tmem) * steps
         ranks = [lane.rank] if group == 1 else [lane.rank & ~1, lane.rank | 1]
@@ -592,7 +587,6 @@ class Replay:
         return self._tensor_memory(lane, t, event, "written")
 
     def _tensor_memory(self, lane: Lane, t: float, event: tuple, state: str) -> float:
-        t = self._settle(lane, t)
         t = self._issue(lane, t, 1)
         free = lane.sm.tmem
         start = free[lane.slot] if free[lane.slot] > t else t
@@ -611,7 +605,6 @@ class Replay:
 
     def _atomic(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, space, places, most, returns = event
-        t = self._settle(lane, t)
         t = self._issue(lane, t, 1)
         if space == "shared":
             end = self._shared_pipe(lane.sm, t, self.gpu.atomic_shared * most)
@@ -626,7 +619,6 @@ class Replay:
 
     def _peer(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, nbytes, tokens, how = event
-        t = self._settle(lane, t)
         t = self._issue(lane, t, 1)
         latency = self.gpu.peer[how]
         sm = lane.sm

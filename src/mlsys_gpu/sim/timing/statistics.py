@@ -131,8 +131,8 @@ def text(timing: Timing, flops: float | None = None) -> str:
     held = made["occupancy"]
     lines = [
         f"{timing.program.name}: {timing.microseconds:.1f} us{speed} ({timing.note})",
-        f"  {timing.cycles:.0f} cycles at {timing.clock_mhz:.0f} MHz, and {timing.launch_us:.1f} us "
-        f"to launch; bound by {timing.bound}",
+        f"  {timing.cycles:.0f} cycles at {timing.clock_mhz:.0f} MHz, and "
+        f"{timing.launch_us:.1f} us to launch; bound by {timing.bound}",
         f"  {timing.clusters} cluster{'s' * (timing.clusters != 1)} in {timing.waves:.2f} waves; "
         f"an SM holds {held['ctas_per_sm']} CTA{'s' * (held['ctas_per_sm'] != 1)} (by "
         f"{held['limited_by']}); tensor cores busy {100 * timing.tensor_busy:.0f} % of the time",

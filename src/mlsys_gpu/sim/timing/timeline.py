@@ -257,8 +257,8 @@ def _engines(builder: _Builder, horizon: float) -> None:
         if spans:
             builder.track(f"sm{rank}/tensor", "tensor core", group, "engine", spans)
         for out, name, ident in (
-            (False, "copies into shared memory", "copies-in"),
-            (True, "copies out of shared memory", "copies-out"),
+            (False, "copies into shared memory", "tma-load"),
+            (True, "copies out of shared memory", "tma-store"),
         ):
             spans = [
                 [round(t0, 1), round(t1, 1), *_said(builder, event), "busy"]
