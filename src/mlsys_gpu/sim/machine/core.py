@@ -819,6 +819,8 @@ class Machine:
             self._run_clusters()
         except Stop:
             self.completed = False
+        if self.recorder is not None:
+            self.recorder.probe(self)
         for identity, hints in self._hints.items():
             known = self.findings.get(identity)
             if known is not None:

@@ -9,6 +9,7 @@ phases of barriers that an operation completes a part of, or waits for), and no 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import deque
@@ -21,7 +22,15 @@ import numpy as np
 import mlsys_gpu.sim.machine  # noqa: F401  (registers the operations)
 from mlsys_gpu.sim.machine import descriptors, memory
 from mlsys_gpu.sim.machine.barriers import MBarrier, barrier_at
-from mlsys_gpu.sim.machine.core import OPS, Cluster, Machine, Waiting, Warp, resident_clusters
+from mlsys_gpu.sim.machine.core import (
+    OPS,
+    Cluster,
+    Machine,
+    Stop,
+    Waiting,
+    Warp,
+    resident_clusters,
+)
 from mlsys_gpu.sim.machine.tcgen05 import tmem_of
 from mlsys_gpu.sim.timing.events import (
     ASYNC_ARRIVE,
@@ -71,6 +80,8 @@ class Recording:
     complete: bool = True  # whether all clusters have run, not only the sampled ones
     tensors: dict[int, tuple[str, int]] = field(default_factory=dict)  # by address space
     tmem_columns: int = 0  # that a CTA allocates
+    #: Where clusters of the first wave begin to read each tensor: by number, by address space.
+    firsts: dict[int, dict[int, tuple]] = field(default_factory=dict)
     program: Any = None  # with the launch that was made
 
 
@@ -97,8 +108,49 @@ class TimedMBarrier(MBarrier):
             w.charged.append(((self.number, self.epoch + phase - 1), self.cta.rank, nbytes))
 
 
-#: Clusters that a timed run records.
-SAMPLE = 8
+#: Clusters that a timed run records, and clusters of the first wave that are looked at.
+SAMPLE, MOST_PROBED = 8, 160
+
+#: Runtime functions that read global memory, and which of their arguments says where.
+_READERS = {"ld_global": 0, "cp_async": 1, "tma_load": 1, "bulk_load": 1}
+
+
+class Enough(Exception):
+    """A cluster that was probed has begun to read all of its tensors."""
+
+
+def _first(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A reader that notes where its cluster begins to read a tensor."""
+    argument = _READERS[original.__name__]
+
+    def call(w, *args, **kwargs):
+        found, wanted = w.cluster.state["recorded_firsts"]
+        first = int(np.asarray(args[argument]).flat[0])
+        space, place = first >> memory.SPACE_BITS, (first,)
+        index = space - memory.FIRST_TENSOR - len(w.machine.tensors)
+        if 0 <= index < len(w.machine.maps):
+            space = memory.FIRST_TENSOR + w.machine.maps[index].tensor.index
+            place = (index, *(_number(c) for c in args[2]))
+        if space not in found:
+            found[space] = place
+            if found.keys() >= wanted:
+                raise Enough
+        return original(w, *args, **kwargs)
+
+    return call
+
+
+def first_places(logs: list[list[list[tuple]]]) -> dict[int, tuple]:
+    """Where a cluster begins to read each tensor, as a probe notes it."""
+    found: dict[int, tuple] = {}
+    for event in (e for cta in logs for log in cta for e in log):
+        if event[0] in (LOAD, ASYNC_COPY):
+            place = event[5]
+            found.setdefault(place[0], (place[1],))
+        elif event[0] == COPY_IN:
+            place = event[4]
+            found.setdefault(place[0], tuple(place[1:]))
+    return found
 
 
 class Recorder:
@@ -171,6 +223,42 @@ class Recorder:
             return True
         taken = cluster.state["recorded_share"] = cluster.state.get("recorded_share", 0) + 1
         return taken < self.share
+
+    def probe(self, machine: Machine) -> None:
+        """Run the first wave's other clusters up to their first access of each tensor.
+
+        On a grid of one dimension, which a scheduler in the kernel gives its meaning, that tells
+        how many of them read the same at a time.
+        """
+        launch = machine.program.launch
+        sizes = [g // c for g, c in zip(launch["grid"], launch["cluster"], strict=True)]
+        total = math.prod(sizes)
+        firsts = self.recording.firsts
+        for number, logs in self.recording.sampled.items():
+            firsts[number] = first_places(logs)
+        wanted = set().union(*firsts.values()) if firsts else set()
+        if sorted(sizes)[-2] > 1 or not wanted:
+            return
+        active = min(total, resident_clusters(machine.program), MOST_PROBED)
+        namespace = {**OPS, "np": np, **{name: _first(OPS[name]) for name in _READERS}}
+        exec(timed_code(machine.program), {**namespace, "work": lambda *_: None}, namespace)
+        machine.kernel, kept = namespace["kernel"], machine.kernel
+        machine.recorder, machine.queue = None, deque()
+        cx = launch["cluster"][sizes.index(max(sizes))]
+        axis = sizes.index(max(sizes))
+        for number in range(active):
+            if number in firsts:
+                continue
+            origin = [0, 0, 0]
+            origin[axis] = number * cx
+            cluster = Cluster(machine, (origin[0], origin[1], origin[2]))
+            found: dict[int, tuple] = {}
+            cluster.state["recorded_firsts"] = (found, wanted)
+            cluster.start()
+            with contextlib.suppress(Enough, Stop):
+                cluster.proceed(turns=400)
+            firsts[number] = found
+        machine.kernel, machine.recorder = kept, self
 
     def barrier(self, name: str, rank: int, kind: str) -> int:
         """A number for a barrier."""
@@ -445,7 +533,8 @@ def _atom(original, w, space, address, value, how, dtype, *rest, **kwargs):
         most = int(counts.max()) if addresses.size > 1 else _lanes(w, mask)
         returns = bool(kwargs.get("result", True))
         place = "shared" if shared else "global"
-        w.log.append((ATOMIC, w.s, place, len(counts), most, returns))
+        first = int(addresses[0])
+        w.log.append((ATOMIC, w.s, place, len(counts), most, returns, first))
     return original(w, space, address, value, how, dtype, *rest, **kwargs)
 
 
@@ -505,18 +594,19 @@ wraps("mbarrier_arrive", "mbarrier_arrive_state")(_arrivals)
 delays(mbarrier_expect_tx="mbarrier_arrive", mbarrier_complete_tx="mbarrier_arrive")
 
 
-def _wait_for(w: Warp, barrier: Any, passed: bool) -> None:
+def _wait_for(w: Warp, barrier: Any, passed: bool, mask=None) -> None:
     """Record a wait for the phase that is over, or for the current one."""
     phase = barrier.phase - 1 if passed else barrier.phase
     token = (barrier.number, barrier.epoch + phase) if phase >= 0 else None
-    w.log.append((WAIT, w.s, token, "mbarrier"))
+    kind = "lane" if w.one >= 0 or (mask is not None and _lanes(w, mask) == 1) else "mbarrier"
+    w.log.append((WAIT, w.s, token, kind))
 
 
 @wraps("mbarrier_wait")
 def _wait(original, w, address, parity, mask=None):
     barrier = barrier_at(w, address)
     bit = int(np.asarray(parity).flat[0]) & 1
-    _wait_for(w, barrier, (barrier.phase & 1) != bit)
+    _wait_for(w, barrier, (barrier.phase & 1) != bit, mask)
     return original(w, address, parity, mask)
 
 

@@ -13,7 +13,15 @@ from typing import Any
 
 from mlsys_gpu.sim.timing import events as E
 from mlsys_gpu.sim.timing.constants import Gpu
-from mlsys_gpu.sim.timing.replay import Replay, Share, Sm, Trace, counts_of, work_cycles
+from mlsys_gpu.sim.timing.replay import (
+    Replay,
+    Share,
+    Sm,
+    Trace,
+    counts_of,
+    hoisted,
+    work_cycles,
+)
 
 #: The part of L2 that a kernel's data can count on: the rest goes to hashing and to other data.
 L2_USABLE = 0.8
@@ -187,6 +195,16 @@ class Model:
         self.work = work_cycles(program.work, gpu)
         self.groups = self._groups()
         self.started = recording.started or self.clusters
+        self._contended = self._common_atomics()
+
+    def _common_atomics(self) -> set[int]:
+        """Addresses that atomics of several clusters meet at."""
+        seen: dict[int, set[int]] = {}
+        for number, logs in self.recording.sampled.items():
+            for event in (e for cta in logs for log in cta for e in log):
+                if event[0] == E.ATOMIC and event[2] == "global":
+                    seen.setdefault(event[6], set()).add(number)
+        return {where for where, clusters in seen.items() if len(clusters) > 1}
 
     def _tmem_columns(self) -> int:
         return int(self.recording.tmem_columns)
@@ -196,7 +214,11 @@ class Model:
         groups: dict[int, tuple[list[int], Any]] = {}
         for number, logs in sorted(self.recording.sampled.items()):
             groups.setdefault(_signature(logs), ([], logs))[0].append(number)
-        return list(groups.values())
+        batch = int(self.gpu["hoisted_loads"])
+        return [
+            (numbers, [[hoisted(log, batch) for log in cta] for cta in logs])
+            for numbers, logs in groups.values()
+        ]
 
     # ------------------------------------------------------------------------------- memory
 
@@ -230,14 +252,13 @@ class Model:
             name, size = self.recording.tensors.get(space, ("?", nbytes))
             requested = nbytes / len(sampled) * count
             unique = min(float(size), requested)
-            rows.append((key, name, requested, unique, self._different(first[key], active)))
+            rows.append((key, name, requested, unique, self._different(space, first[key], active)))
             total_unique += unique
         wave = sum(r * s for _, _, r, _, s in rows) / max(1, count) * active
         fits = total_unique <= L2_USABLE * float(self.gpu["l2_bytes"])
         again = fits or wave <= L2_USABLE * float(self.gpu["l2_bytes"])
         for (_, write), name, requested, unique, shared in rows:
-            if shared == 1.0 and requested > 1.5 * unique:  # a tile order that we cannot see
-                shared = max(unique / requested, active**-0.5)
+            shared = max(shared, unique / requested) if requested else 1.0
             in_wave = shared * requested / count * active
             if write or again or in_wave < 0.99 * unique:
                 memory = unique
@@ -248,7 +269,7 @@ class Model:
         self._spaces = [key for key, *_ in rows]
         return found
 
-    def _different(self, places: dict[int, Any], active: int) -> float:
+    def _different(self, space: int, places: dict[int, Any], active: int) -> float:
         """The part of a wave's clusters that ask for different bytes of a tensor, by the axes of
         the grid that its addresses depend on; 1.0 where that cannot be told."""
         gx, gy, gz = self.program.launch["grid"]
@@ -264,21 +285,35 @@ class Model:
                 depends.append(True)
             else:
                 depends.append(neighbour != places[0])
+        if sum(n > 1 for n in (nx, ny, nz)) < 2:
+            return self._probed(space, active)
         seen = set()
         for number in range(active):
             at = (number % nx, number // nx % ny, number // (nx * ny))
             seen.add(tuple([v for v, d in zip(at, depends, strict=True) if d]))
         return len(seen) / active
 
+    def _probed(self, space: int, active: int) -> float:
+        """The same on a grid of one dimension, by where the first wave's clusters begin to read."""
+        firsts = self.recording.firsts
+        begun = [firsts[n][space] for n in range(active) if n in firsts and space in firsts[n]]
+        return len(set(begun)) / len(begun) if begun else 1.0
+
     def share(self, traffic: list[Traffic], active: int) -> Share:
         """What one of ``active`` SMs gets of the chip."""
         gpu = self.gpu
         each = 1e9 / gpu.clock_hz / max(1, active)
+        mixed = self._mixed(traffic)
         share = Share(
-            l2=min(float(gpu["sm_bytes"]), float(gpu["l2_read"]) * each),
-            hbm_read=float(gpu["hbm_read"]) * each,
-            hbm_write=float(gpu["hbm_write"]) * each,
+            port=float(gpu["sm_bytes"]),
+            port_out=float(gpu["sm_store_bytes"]),
+            l2=float(gpu["l2_read"]) * each,
+            copies=float(gpu["l2_copy"]) * each,
+            out=float(gpu["l2_write"]) * each,
+            hbm_read=min(float(gpu["sm_hbm_bytes"]), float(gpu["hbm_read"]) * each * mixed),
+            hbm_write=float(gpu["hbm_write"]) * each * mixed,
         )
+        share.contended = {where: float(active) for where in self._contended}
         for (space, write), row in zip(self._spaces, traffic, strict=True):
             part = row.memory / row.requested if row.requested else 0.0
             if write:
@@ -287,6 +322,17 @@ class Model:
                 share.traffic[space] = part
                 share.cold[space] = row.cold
         return share
+
+    def _mixed(self, traffic: list[Traffic]) -> float:
+        """How much of its bandwidth device memory keeps where reads and writes alternate."""
+        gpu = self.gpu
+        reads = sum(t.memory for t in traffic if not t.write)
+        writes = sum(t.memory for t in traffic if t.write)
+        if not reads or not writes:
+            return 1.0
+        apart = 2 / (1 / float(gpu["hbm_read"]) + 1 / float(gpu["hbm_write"]))
+        lost = 1 - float(gpu["hbm_copy"]) / apart
+        return 1 - lost * 4 * reads * writes / (reads + writes) ** 2
 
     # ------------------------------------------------------------------------------- replay
 
@@ -311,6 +357,8 @@ class Model:
         for i in range(1, residents):
             run.start(logs, counts, sms, i * self.gpu.cycles("cta_stagger"))
         last = run.run(ended)
+        # What is still to be written holds the next launch up: the queue must be empty by then.
+        last = max(last, *(sm.hbm for sm in sms))
         return last, first.end, run.trace
 
     def timing(self) -> Timing:
@@ -358,7 +406,7 @@ class Model:
             tensor_busy=busy,
             memory_busy=self._memory_busy(traffic, cycles),
             l2_busy=sum(t.requested for t in traffic)
-            / (max(1.0, cycles) / gpu.clock_hz * float(gpu["l2_read"]) * 1e9),
+            / (max(1.0, cycles) / gpu.clock_hz * float(gpu["l2_copy"]) * 1e9),
             replayed=len(self.groups),
             executed=self.recording.clusters,
             note=note,
@@ -409,18 +457,15 @@ class Model:
             full, rest = divmod(count, self.slots)
             total = one + (full - 1) * steady
             if rest:
-                active = min(self.gpu.sms, rest * self.size)
-                share = self.share(traffic, active)
-                residents = min(self.occupancy.ctas, -(-rest * self.size // active))
-                logs = self.groups[0][1]
-                tail, _, _ = self.replay(logs, share, residents, 1, False)
-                total += min(tail + self.gpu.cycles("cta_start"), steady)
+                total += min(self._tail(traffic, rest, self.groups[0][1]), steady)
             return total
-        # clusters differ: each goes to the slot that is free first, as the hardware does
+        # Clusters differ: each goes to the slot that is free first, as the hardware does. Those of
+        # the last, partial wave have the SMs to fewer of them.
         nearest = sorted((n, one, steady) for numbers, one, steady in durations for n in numbers)
         slots = [0.0] * self.slots
+        full = count // self.slots * self.slots
         at = 0
-        for number in range(count):
+        for number in range(full):
             while at + 1 < len(nearest) and abs(nearest[at + 1][0] - number) <= abs(
                 nearest[at][0] - number
             ):
@@ -428,4 +473,14 @@ class Model:
             begin = heapq.heappop(slots)
             _, one, steady = nearest[at]
             heapq.heappush(slots, begin + (one if not begin else steady))
-        return max(slots)
+        if count == full:
+            return max(slots)
+        tail = self._tail(traffic, count - full, self.groups[-1][1])
+        return max(max(slots), sum(slots) / len(slots) + tail)
+
+    def _tail(self, traffic: list[Traffic], rest: int, logs: Any) -> float:
+        """Cycles of the clusters of a last, partial wave."""
+        active = min(self.gpu.sms, rest * self.size)
+        residents = min(self.occupancy.ctas, -(-rest * self.size // active))
+        tail, _, _ = self.replay(logs, self.share(traffic, active), residents, 1, False)
+        return tail + self.gpu.cycles("cta_start")

@@ -73,6 +73,10 @@ class Gpu:
             "f64": ("f64", self.rate("f64")),
         }
         self.dependent = c("alu_latency")
+        self.lane_wake = c("lane_wake")
+        self.barrier_warp = c("barrier_warp")
+        self.atomic_same = c("atomic_same")
+        self.doubling = (c("cold_doubling"), c("cold_doubling_rows"))
         self.drain = c("store_drain")
         self.store_buffer = c("store_buffer")
         self.shared_latency = {
@@ -140,10 +144,13 @@ class Gpu:
         return _interpolated(self[f"tcgen05_mma_m{m}_group{group}"], n)
 
     def clock_at(self, busy: float) -> float:
-        """The clock (Hz) that the GPU holds where its tensor cores are busy for this part of the
-        time: between the boost clock and the one that the power limit allows."""
-        least = float(self["clock_tensor"]) * 1e6
-        return self.clock_hz - (self.clock_hz - least) * min(1.0, max(0.0, busy))
+        """The clock (Hz) where the tensor cores are busy for this part of the time.
+
+        The power limit sets it: what they draw grows with the cube of the clock (its voltage grows
+        with it), and at the limit they hold ``clock_tensor`` when they are always busy.
+        """
+        limit = (float(self["clock_tensor"]) / float(self["clock"])) ** 3
+        return self.clock_hz * min(1.0, (limit / max(busy, 1e-6)) ** (1 / 3))
 
 
 def _interpolated(table: dict[str, float], n: int) -> float:

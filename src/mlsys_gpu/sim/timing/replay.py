@@ -13,6 +13,7 @@ the hardware arbitrates between warps that want one pipe in the same cycle (here
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,18 +32,23 @@ class Share:
     memory; ``traffic``: bytes of device memory for each byte requested of it.
     """
 
-    l2: float
+    port: float  # the SM's own, in and out
+    port_out: float
+    l2: float  # to threads
+    copies: float  # to the copy engine
+    out: float
     hbm_read: float
     hbm_write: float
     cold: dict[int, float] = field(default_factory=dict)
     traffic: dict[int, float] = field(default_factory=dict)
+    contended: dict[int, float] = field(default_factory=dict)  # addresses: SMs that want them
 
 
 class Sm:
     """The resources of one SM: when each is free."""
 
-    __slots__ = ("atomics", "copies", "hbm", "inward", "issue", "outward", "pipes", "shared",
-                 "tensor", "tmem")  # fmt: skip
+    __slots__ = ("atomics", "copies", "hbm", "inward", "issue", "l2", "outward", "pipes", "shared",
+                 "tensor", "tmem", "written")  # fmt: skip
 
     def __init__(self) -> None:
         self.issue = [0.0] * 4
@@ -52,6 +58,8 @@ class Sm:
         self.copies = 0.0  # the copy engine's next issue
         self.inward = 0.0  # the port for data from L2
         self.outward = 0.0
+        self.l2 = 0.0  # its shares of the chip: until when what it asked for uses them up
+        self.written = 0.0
         self.hbm = 0.0
         self.tmem = [0.0] * 4
         self.atomics = 0.0
@@ -60,10 +68,10 @@ class Sm:
 class Phase:
     """A token: contributions still to come, when the last of them came, and who waits."""
 
-    __slots__ = ("missing", "time", "waiters")
+    __slots__ = ("missing", "time", "total", "waiters")
 
     def __init__(self, missing: int):
-        self.missing = missing
+        self.missing = self.total = missing
         self.time = 0.0
         self.waiters: list[tuple[Lane, float, int, str]] = []
 
@@ -171,6 +179,47 @@ def work_cycles(work: list[dict[str, float]], gpu: Gpu) -> list[tuple[float, tup
     return table
 
 
+def hoisted(log: list[tuple], batch: int) -> list[tuple]:
+    """A log in which loads stand before the arithmetic on what earlier loads have brought.
+
+    Where nothing but loads and arithmetic alternate, the compiler unrolls the loop and issues
+    ``batch`` loads before it uses the first one's value.
+    """
+    kinds = [event[0] for event in log]
+    if E.LOAD not in kinds or E.WORK not in kinds:
+        return log
+    result: list[tuple] = []
+    at, n = 0, len(log)
+    while at < n:
+        if kinds[at] != E.LOAD:
+            result.append(log[at])
+            at += 1
+            continue
+        end = at
+        while end < n and kinds[end] in (E.LOAD, E.WORK):
+            end += 1
+        ahead: list[tuple] = []
+        behind: list[tuple] = []
+        issued = 0
+        for event in log[at:end]:
+            if event[0] == E.LOAD:
+                if issued + event[2] > batch and behind:
+                    result += ahead + behind
+                    ahead, behind, issued = [], [], 0
+                ahead.append(event)
+                issued += event[2]
+            else:
+                behind.append(event)
+        result += ahead + behind
+        at = end
+    return result
+
+
+def _apart(place: tuple, nbytes: int) -> bool:
+    """Whether an access's bytes lie in rows apart, not side by side."""
+    return len(place) > 2 and place[2] - place[1] > 2 * nbytes
+
+
 class Replay:
     """Clusters' logs on the SMs that hold them."""
 
@@ -181,15 +230,18 @@ class Replay:
         self.trace: Trace | None = None
         self.traced: Copy | None = None
         c = gpu.cycles
+        self.burst = c("burst")
         self.load_batch = int(gpu["load_batch"])
         self.latency = (c("load_latency_l2"), c("load_latency_hbm"))
         self.copy_latency = (c("tma_latency_l2"), c("tma_latency_hbm"))
         self.handlers: list[Any] = [None] * 32
         for kind, name in E.NAMES.items():
             self.handlers[kind] = getattr(self, f"_{name}")
-        self.arrive = {k: gpu.arrive(k) for k in ("mbarrier", "remote", "barrier", "cluster")}
-        self.arrival = {k: c(f"{k}_latency") for k in ("mbarrier", "remote", "barrier", "cluster")}
+        self.arrive = {k: gpu.arrive(k) for k in ("mbarrier", "remote", "cluster")}
+        self.arrival = {k: c(f"{k}_latency") for k in ("mbarrier", "remote", "cluster")}
         self.passing = {k: c(f"{k}_pass") for k in ("mbarrier", "barrier", "cluster")}
+        self.passing["lane"] = self.passing["mbarrier"]
+        self.arrive["barrier"], self.arrival["barrier"] = 1.0, 0.0
 
     # ------------------------------------------------------------------------------- running
 
@@ -270,10 +322,18 @@ class Replay:
             self.trace.phases.append((token, phase.time))
         waiters, phase.waiters = phase.waiters, []
         for waiter, since, at, kind in waiters:
-            t = max(since, phase.time) + self.passing[kind]
+            t = max(since, phase.time) + self._pass(kind, phase)
+            if kind == "lane":
+                t += self.gpu.lane_wake
             self._waited(waiter, token, since, t, at)
             waiter.t = t
             self._push(waiter)
+
+    def _pass(self, kind: str, phase: Phase) -> float:
+        """Cycles of a wait whose phase is complete."""
+        if kind == "barrier":  # its arrivals are counted one after the other
+            return self.passing[kind] + self.gpu.barrier_warp * phase.total
+        return self.passing[kind]
 
     def _waited(self, lane: Lane, token, since: float, t: float, at: int) -> None:
         key = token[0] if token is not None else None
@@ -300,17 +360,28 @@ class Replay:
         free[lane.slot] = start = start + cycles
         return start
 
-    def _fetch(self, sm: Sm, t: float, nbytes: float, wire: float, space: int, latency) -> float:
-        """Bytes from global memory to an SM: when they are there. ``wire``: bytes that move."""
+    def _fetch(
+        self, sm: Sm, t: float, nbytes: float, wire: float, space: int, copy: bool, rows: bool
+    ) -> float:
+        """Bytes from global memory to an SM: when they are there.
+
+        ``wire``: bytes that move; ``copy``: by the copy engine; ``rows``: they lie apart, in rows.
+        """
         share = self.share
         start = sm.inward if sm.inward > t else t
-        sm.inward = start + wire / share.l2
-        near, far = latency
+        sm.inward = start + wire / share.port
+        early = t - self.burst
+        start = sm.l2 if sm.l2 > early else early
+        sm.l2 = start + wire / (share.copies if copy else share.l2)
+        come = sm.inward if sm.inward > sm.l2 else sm.l2
+        near, far = self.copy_latency if copy else self.latency
         cold = share.cold.get(space, 1.0)
-        done = sm.inward + near + cold * (far - near)
+        if cold:  # who asks for several lines waits for the slowest of them
+            far += self.gpu.doubling[rows] * math.log2(max(1.0, wire / 128))
+        done = come + near + cold * (far - near)
         traffic = nbytes * share.traffic.get(space, 1.0)
         if traffic:
-            start = sm.hbm if sm.hbm > t else t
+            start = sm.hbm if sm.hbm > early else early
             sm.hbm = start + traffic / share.hbm_read
             if cold:
                 done = max(done, sm.hbm + far)
@@ -320,10 +391,13 @@ class Replay:
         """Bytes from an SM to global memory: when they have left it."""
         share = self.share
         start = sm.outward if sm.outward > t else t
-        sm.outward = start + wire / share.l2
-        start = sm.hbm if sm.hbm > t else t
+        sm.outward = start + wire / share.port_out
+        early = t - self.burst
+        start = sm.written if sm.written > early else early
+        sm.written = start + wire / share.out
+        start = sm.hbm if sm.hbm > early else early
         sm.hbm = start + nbytes * share.traffic.get(-space, 1.0) / share.hbm_write
-        return sm.outward
+        return sm.outward if sm.outward > sm.written else sm.written
 
     def _shared_pipe(self, sm: Sm, t: float, waves: float) -> float:
         start = sm.shared if sm.shared > t else t
@@ -347,22 +421,23 @@ class Replay:
 
     def _load(self, lane: Lane, t: float, event: tuple) -> float:
         _, site, n, sectors, nbytes, place = event
-        wire = 32.0 * sectors
+        wire, rows = 32.0 * sectors, _apart(place, nbytes)
+        self._shared_pipe(lane.sm, t, wire / 128)
         after = lane.events[lane.at + 1] if lane.at + 1 < len(lane.events) else None
         # What is copied on at once is loaded in batches: the compiler has few registers for it.
         copied = after is not None and after[0] in (E.SHARED_STORE, E.STORE) and after[1] == site
         if not copied:
             t = self._issue(lane, t, n)
-            done = self._fetch(lane.sm, t, min(nbytes, wire), wire, place[0], self.latency)
+            done = self._fetch(
+                lane.sm, t, min(nbytes, wire), wire, place[0], False, _apart(place, nbytes)
+            )
             if done > lane.loaded:
                 lane.loaded = done
             return t
         rounds = -(-n // self.load_batch)
         t = self._issue(lane, t, n / rounds)
         part = 1.0 / rounds
-        done = self._fetch(
-            lane.sm, t, min(nbytes, wire) * part, wire * part, place[0], self.latency
-        )
+        done = self._fetch(lane.sm, t, min(nbytes, wire) * part, wire * part, place[0], False, rows)
         lane.waited["memory"] = lane.waited.get("memory", 0.0) + done - t
         lane.rounds += 1
         if lane.rounds < rounds:
@@ -375,6 +450,7 @@ class Replay:
         _, _, n, sectors, nbytes, place = event
         t = self._issue(lane, t, n)
         wire = 32.0 * sectors
+        self._shared_pipe(lane.sm, t, wire / 128)
         left = self._push_out(lane.sm, t, min(nbytes, wire), wire, place[0])
         copy = lane.copy
         if left + self.gpu.drain > copy.end:
@@ -421,7 +497,7 @@ class Replay:
         if phase.time > t:
             lane.waited[token[0]] = lane.waited.get(token[0], 0.0) + phase.time - t
             t = phase.time
-        return t + self.passing[kind]
+        return t + self._pass(kind, phase)
 
     def _copy_in(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, nbytes, copies, place, _, targets = event
@@ -429,14 +505,15 @@ class Replay:
         t = self._issue(lane, t, self.gpu.copy_issue_slot)
         start = sm.copies if sm.copies > t else t
         sm.copies = start + self.gpu.copy_issue
-        done = self._fetch(sm, start, nbytes, nbytes, place[0], self.copy_latency)
+        rows = len(place) > 3  # a box of a tensor, not a run of bytes
+        done = self._fetch(sm, start, nbytes, nbytes, place[0], True, rows)
         cluster = lane.copy
         for token, rank, _ in copies:
             when = done
             if rank != lane.rank:
                 other = self.sm_of(cluster, rank)
                 first = max(other.inward, start)
-                other.inward = first + nbytes / self.share.l2
+                other.inward = first + nbytes / self.share.port
                 when = max(when, other.inward + self.copy_latency[0])
                 when += self.gpu.multicast
             self._contribute(cluster, token, when, lane, event)
@@ -492,7 +569,9 @@ class Replay:
     def _async_copy(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, n, nbytes, sectors, place = event
         t = self._issue(lane, t, n)
-        done = self._fetch(lane.sm, t, nbytes, 32.0 * sectors, place[0], self.latency)
+        done = self._fetch(
+            lane.sm, t, nbytes, 32.0 * sectors, place[0], False, _apart(place, nbytes)
+        )
         self._shared_pipe(lane.sm, t, max(1, nbytes // 128))
         lane.asynchronous[0] = max(lane.asynchronous[0], done + self.gpu.async_copy)
         return t
@@ -604,14 +683,17 @@ class Replay:
         return t
 
     def _atomic(self, lane: Lane, t: float, event: tuple) -> float:
-        _, _, space, places, most, returns = event
+        _, _, space, places, most, returns, where = event
         t = self._issue(lane, t, 1)
         if space == "shared":
             end = self._shared_pipe(lane.sm, t, self.gpu.atomic_shared * most)
             return end + self.gpu.shared_latency["threads"] if returns else t
         sm = lane.sm
         start = sm.atomics if sm.atomics > t else t
-        sm.atomics = start + self.gpu.atomic_global * places
+        cost = self.gpu.atomic_global * places / 32
+        if where in self.share.contended:  # all SMs take turns at one address
+            cost = max(cost, self.gpu.atomic_same * self.share.contended[where])
+        sm.atomics = start + cost
         done = sm.atomics + self.gpu.atomic_latency
         if done > lane.copy.end:
             lane.copy.end = done

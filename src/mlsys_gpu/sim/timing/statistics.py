@@ -139,11 +139,7 @@ def text(timing: Timing, flops: float | None = None) -> str:
     ]
     for role in made["roles"]:
         waits = ", ".join(f"{name} {n:.0f}" for name, n in list(role["waits"].items())[:4])
-        rank = (
-            f"CTA rank {role['cta_rank']}, "
-            if timing.program.launch["cluster"] != [1, 1, 1]
-            else ""
-        )
+        rank = "" if single else f"CTA rank {role['cta_rank']}, "
         lines.append(
             f"  {rank}{role['name']}: waits {100 * role['waiting']:.0f} % of "
             f"{role['cycles']:.0f} cycles" + (f" ({waits})" if waits else "")

@@ -1,0 +1,272 @@
+"""The time model's constants from what ``mlsys-gpu calibrate`` measured.
+
+::
+
+    python -m mlsys_gpu.calibration.constants book/results/h200/calibration.json
+
+writes ``src/mlsys_gpu/sim/timing/gpus/h200.json``. Each constant of the model follows from one or
+two measurements by the arithmetic below, and names them as its source. No kernel that judges the
+model has a part in it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+GPUS = Path(__file__).resolve().parents[1] / "sim" / "timing" / "gpus"
+
+_N = (8, 16, 32, 64, 96, 128, 192, 256)
+
+
+class _Maker:
+    """Collects constants, and remembers which measurements each was made of."""
+
+    def __init__(self, measured: dict[str, dict[str, Any]]):
+        self.measured = measured
+        self.used: list[str] = []
+        self.constants: dict[str, dict[str, Any]] = {}
+
+    def m(self, name: str) -> float:
+        """A measured value."""
+        if name not in self.measured:
+            raise ValueError(f"the calibration lacks {name!r}; run mlsys-gpu calibrate again")
+        self.used.append(name)
+        return float(self.measured[name]["value"])
+
+    def put(self, name: str, value: Any, unit: str, how: str = "") -> None:
+        """A constant made of the measurements asked for since the last one."""
+        source = "mlsys-gpu calibrate: " + ", ".join(dict.fromkeys(self.used))
+        self.used = []
+        self.constants[name] = {
+            "value": _rounded(value),
+            "unit": unit,
+            "source": source + (f" ({how})" if how else ""),
+        }
+
+    def say(self, name: str, value: Any, unit: str, source: str) -> None:
+        """A constant that is not measured here."""
+        self.constants[name] = {"value": value, "unit": unit, "source": source}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    return float(f"{value:.5g}")
+
+
+def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
+    """The constants of a Hopper GPU, as a file of :mod:`mlsys_gpu.sim.timing.gpus` holds them.
+
+    ``calibration`` is a result file of ``mlsys-gpu calibrate``. Raises ``ValueError`` naming a
+    measurement that it lacks.
+    """
+    gpu = calibration["provenance"]["gpu"]
+    maker = _Maker(calibration["constants"])
+    m, put, say = maker.m, maker.put, maker.say
+    device = "CUDA device attributes, in the calibration's provenance"
+    say("sms", gpu["multiprocessors"], "1", device)
+    say("l2_bytes", gpu["l2_bytes"], "bytes", device)
+    put("clock", m("clock_mhz"), "MHz")
+    put("clock_tensor", m("clock_mhz_tensor"), "MHz")
+
+    # A launch in a queue of launches, and CTAs that follow each other.
+    put("launch", m("kernel_gap_cycles") / m("clock_mhz"), "us")
+    put("cta_start", m("cta_gap_cycles"), "cycles")
+    put("cta_stagger", m("launch_cta_cycles.t128"), "cycles")
+
+    # The chip's bandwidths, and an SM's ports.
+    put("l2_read", m("l2_read_gbps"), "GB/s")
+    put("l2_copy", m("tma_load.rate.all.l2.x8"), "GB/s")
+    put("l2_write", m("l2_write_gbps"), "GB/s")
+    put("sm_bytes", m("tma_load.rate.sm.16kb.x8"), "bytes/cycle/SM")
+    put("sm_store_bytes", m("st_global.rate.sm"), "bytes/cycle/SM")
+    put("sm_hbm_bytes", m("ld_global.rate.sm.hbm"), "bytes/cycle/SM")
+    put("hbm_read", m("hbm_read_gbps"), "GB/s")
+    put("hbm_write", m("hbm_write_gbps"), "GB/s")
+    put("hbm_copy", m("hbm_copy_gbps"), "GB/s")
+
+    # Latencies of global memory.
+    put("load_latency_l2", m("ld_global.latency.l2"), "cycles")
+    put("load_latency_hbm", m("ld_global.latency.hbm.512mb"), "cycles")
+    say(
+        "load_batch", 4, "1",
+        "SASS of copies through registers (NVRTC 13.0): four 16-byte loads, then their stores",
+    )  # fmt: skip
+    say(
+        "hoisted_loads", 16, "1",
+        "SASS of reductions over registers (NVRTC 13.0): unrolled, loads before their uses",
+    )  # fmt: skip
+    say("burst", 1000, "cycles", "none: how long an SM may use the others' share of L2 and memory")
+    put("store_drain", m("fence.sc_gpu_after_st_global.t128"), "cycles")
+    say("store_buffer", 2000, "cycles", "none: how far a warp's stores may be behind it")
+
+    # The copy engine. What was measured ends with a wait that succeeds: its cost is taken off.
+    waited = m("mbarrier.wait_done.lanes1")
+    rate = m("tma_load.rate.sm.16kb.x8")
+    put(
+        "tma_latency_l2", m("tma_load.latency.l2.1kb") - 1024 / rate - waited, "cycles",
+        "less the bytes' time at the port's rate, and the wait",
+    )  # fmt: skip
+    put(
+        "tma_latency_hbm",
+        m("tma_load.latency.hbm.1kb") - 1024 / m("tma_load.rate.sm.16kb.x8")
+        - m("mbarrier.wait_done.lanes1") - 3 * (m("bulk_load.latency.hbm.16kb")
+        - m("bulk_load.latency.hbm.1kb")) / 4,
+        "cycles", "as from L2, and of one line: less three doublings",
+    )  # fmt: skip
+    # Of many lines that come from device memory one waits for the slowest: what their number adds.
+    put(
+        "cold_doubling",
+        (m("bulk_load.latency.hbm.16kb") - m("bulk_load.latency.hbm.1kb")
+         - 15 * 1024 / m("bulk_load.rate.sm.16kb.x8")) / 4,
+        "cycles", "each doubling of the lines of 128 bytes that come together, side by side",
+    )  # fmt: skip
+    put(
+        "cold_doubling_rows",
+        (m("tma_load.latency.hbm.16kb") - m("tma_load.latency.hbm.1kb")
+         - 15 * 1024 / m("tma_load.rate.sm.16kb.x8")) / 4,
+        "cycles", "the same, of lines that lie a row of a matrix apart",
+    )  # fmt: skip
+    put("tma_issue", m("tma_load.box.4kb"), "cycles")
+    put("tma_instruction", m("tma_load.issue.4kb"), "cycles")
+    put(
+        "multicast_latency",
+        m("tma_multicast.latency.16kb") - m("tma_load.latency.l2.16kb"),
+        "cycles",
+    )
+    put(
+        "tma_store_read_latency",
+        m("tma_store.latency.read.1kb") - 1024 / m("tma_store.rate.sm"),
+        "cycles", "less the bytes' time at the port's rate",
+    )  # fmt: skip
+    put(
+        "tma_store_latency",
+        m("tma_store.latency.done.1kb") - 1024 / m("tma_store.rate.sm"),
+        "cycles", "less the bytes' time at the port's rate",
+    )  # fmt: skip
+    put(
+        "cp_async_latency",
+        m("cp_async.latency.l2") - m("ld_global.latency.l2"), "cycles", "beyond a load's",
+    )  # fmt: skip
+
+    # Shared memory.
+    put("shared_load_latency", m("ld_shared.latency.x1") - 1, "cycles", "less one wavefront")
+    put("ldmatrix_latency", m("ldmatrix_x4.latency") - 4, "cycles", "less four wavefronts")
+    say("shared_store_buffer", 32, "cycles", "none: how far a warp's stores may be behind it")
+    put("atomic_shared", m("atom_shared.cycles.x0") / 32, "cycles", "a lane on one address")
+
+    # Barriers.
+    put(
+        "mbarrier_arrive",
+        {"issue": m("mbarrier.arrive.lanes1"), "latency": m("mbarrier.arrive.lanes1")},
+        "cycles",
+    )
+    put("mbarrier_pass", m("mbarrier.wait_done.lanes32"), "cycles")
+    put(
+        "mbarrier_latency",
+        m("mbarrier.arrive_to_wait.warp")
+        - m("mbarrier.wait_done.lanes32")
+        - m("mbarrier.arrive.lanes32"),
+        "cycles", "less the arrival and a wait that succeeds",
+    )  # fmt: skip
+    put(
+        "lane_wake",
+        m("mbarrier.arrive_to_wait") - m("mbarrier.arrive_to_wait.warp"),
+        "cycles", "a thread alone is later than a warp",
+    )  # fmt: skip
+    put("remote_arrive", m("mbarrier_remote.arrive.lanes1"), "cycles")
+    put(
+        "remote_latency",
+        m("mbarrier_remote.arrive_to_wait")
+        - m("mbarrier.wait_done.lanes1")
+        - m("mbarrier_remote.arrive.lanes1"),
+        "cycles", "less the arrival and a wait that succeeds",
+    )  # fmt: skip
+    slope = (m("bar_sync.12warps") - m("bar_sync.4warps")) / 8
+    put("barrier_warp", slope, "cycles", "for each warp")
+    put(
+        "barrier_pass",
+        m("bar_sync.4warps") - (m("bar_sync.12warps") - m("bar_sync.4warps")) / 2,
+        "cycles", "without what each warp adds",
+    )  # fmt: skip
+    put("cluster_latency", m("cluster_barrier.x2") - 20, "cycles", "less arrival and wait")
+    say("cluster_arrive", 4, "cycles", "part of cluster_latency")
+    say("cluster_pass", 16, "cycles", "part of cluster_latency")
+
+    # Tensor cores.
+    put("wgmma_ss", {str(n): m(f"wgmma.ss.wg2.n{n}") for n in _N}, "cycles")
+    put("wgmma_rs", {str(n): m(f"wgmma.rs.wg2.n{n}") for n in _N}, "cycles")
+    put(
+        "wgmma_latency",
+        m("wgmma_latency.ss.k1.n128") - m("wgmma.ss.wg1.n128") - m("wgmma.fence"),
+        "cycles", "less the product itself and the fence",
+    )  # fmt: skip
+    say("wgmma_queue", 256, "cycles", "none: how far an issuer may be ahead of the tensor core")
+    say("mma_m16n8k16", 32, "cycles", "half of wgmma's rate (arXiv:2402.13499, table of mma.sync)")
+    say("mma_latency", 33, "cycles", "arXiv:2402.13499, latency of mma.sync.m16n8k16 on H100")
+
+    # Instructions, in warp instructions a cycle.
+    for name, of in (
+        ("fma", "ffma"), ("alu", "fmnmx"), ("imad", "imad"), ("pack", "cvt_f16x2_f32"),
+        ("mufu", "ex2"), ("cvt", "cvt_f32_f16"), ("half", "hfma2"),
+    ):  # fmt: skip
+        put(name, m(f"{of}.rate") / 32, "instructions/cycle/SM")
+    put("fma2", m("ffma.rate") / 64, "instructions/cycle/SM", "two float32 operations each")
+    say("f64", 2, "instructions/cycle/SM", "CUDA C++ Programming Guide, arithmetic throughput")
+    put("alu_latency", m("ffma.latency"), "cycles")
+    put("mufu_latency", m("ex2.latency"), "cycles")
+
+    # Atomics and the other CTAs of a cluster.
+    put("atomic_global", 32 / m("red_global.rate.sm.b4"), "cycles", "of a warp")
+    put(
+        "atomic_same", 1 / m("red_global.rate.all.b0"), "cycles", "of the chip, each on one address"
+    )
+    put("atomic_latency", m("atom_global.latency"), "cycles")
+    put("dsmem_load_latency", m("dsmem_ld.latency.x2"), "cycles")
+    put("dsmem_store_latency", m("dsmem_ld.latency.x2"), "cycles", "as a load")
+    put("dsmem_bytes", m("dsmem_st.rate.x2"), "bytes/cycle/SM")
+    put("st_async_latency", m("st_async.to_wait") - m("mbarrier.wait_done.lanes1"), "cycles")
+    put(
+        "dsmem_bulk_latency", m("bulk_dsmem.to_wait.16b") - m("mbarrier.wait_done.lanes1"), "cycles"
+    )
+    put("clc_latency", m("atom_global.latency"), "cycles", "as an atomic: Hopper has none")
+
+    def delay(name: str, issue: float, latency: float, how: str = "") -> None:
+        put(name, {"issue": issue, "latency": latency}, "cycles", how)
+
+    delay("fence_proxy_async", 2, m("fence.proxy_async_shared_after_st_shared.t128"))
+    delay("wgmma_fence", 1, m("wgmma.fence"))
+    delay("setmaxnreg", 1, m("setmaxnreg.dec"))
+    delay("vote", 1, m("ballot.latency"))
+    delay("shuffle", 1, m("shfl.latency"))
+    delay("redux", 2, m("redux.latency"))
+    delay("fence_cta", 1, m("fence.acq_rel_cta.t128"))
+    delay("fence_cluster", 1, m("fence.acq_rel_cluster.t128"))
+    delay("fence_gpu", 1, m("fence.acq_rel_gpu.t128"))
+    delay("fence_sys", 1, m("fence.acq_rel_gpu.t128"), "as for the GPU's scope")
+    delay("movmatrix", 1, m("shfl.latency"), "as a shuffle")
+    delay("mapa", 1, m("iadd.latency"), "as an addition")
+    delay("warp_sync", 1, m("iadd.latency"), "as an addition")
+    delay("fence_mbarrier_init", 1, m("fence.acq_rel_cta.t128"), "as a fence of the CTA")
+    delay("grid_sync", 1, 2 * m("atom_global.latency"), "an atomic and a read of its result")
+    return {"name": gpu["name"].replace("NVIDIA ", ""), "arch": gpu["arch"],
+            "constants": dict(sorted(maker.constants.items()))}  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m mlsys_gpu.calibration.constants CALIBRATION.json", file=sys.stderr)
+        return 2
+    calibration = json.loads(Path(arguments[0]).read_text())
+    constants = hopper(calibration)
+    path = GPUS / f"{constants['name'].lower()}.json"
+    path.write_text(json.dumps(constants, indent=1) + "\n")
+    print(f"{len(constants['constants'])} constants in {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
