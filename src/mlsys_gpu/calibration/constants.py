@@ -78,41 +78,71 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     put("cta_stagger", m("launch_cta_cycles.t128"), "cycles")
 
     # The chip's bandwidths, and an SM's ports.
-    put("l2_read", m("l2_read_gbps"), "GB/s")
-    put("l2_copy", m("tma_load.rate.all.l2.x8"), "GB/s")
+    put("l2_read", m("l2_read_gbps"), "GB/s", "threads' loads")
+    put("l2_copy", m("tma_load.rate.all.l2.x4"), "GB/s", "copies, of bytes that no other SM reads")
+    put(
+        "l2_copy_shared",
+        m("tma_load.rate.all.l2_shared12.x4"), "GB/s", "copies, of bytes that 12 SMs read together",
+    )  # fmt: skip
+    say(
+        "together", 0.5, "1",
+        "none: of the SMs that read the same bytes, how many do so at the same time",
+    )  # fmt: skip
     put("l2_write", m("l2_write_gbps"), "GB/s")
-    put("sm_bytes", m("tma_load.rate.sm.16kb.x8"), "bytes/cycle/SM")
-    put("sm_store_bytes", m("st_global.rate.sm"), "bytes/cycle/SM")
-    put("sm_hbm_bytes", m("ld_global.rate.sm.hbm"), "bytes/cycle/SM")
+    put("sm_bytes", 8192 / m("tma_load.box_elected.8kb"), "bytes/cycle/SM")
+    put("sm_store_bytes", m("tma_store.rate.sm"), "bytes/cycle/SM")
+    put("sm_hbm_bytes", m("ld_global.rate.sm.hbm.t1024"), "bytes/cycle/SM")
     put("hbm_read", m("hbm_read_gbps"), "GB/s")
     put("hbm_write", m("hbm_write_gbps"), "GB/s")
     put("hbm_copy", m("hbm_copy_gbps"), "GB/s")
+    # What a load waits longer for where others use a part of the bandwidth.
+    most = m("ld_global.loaded_l2.131sms")
+    put(
+        "l2_loaded",
+        {"0": 0.0, **{
+            f"{m(f'ld_global.loaded_l2.{n}sms') / most:.3f}":
+            m(f"ld_global.latency.loaded_l2.{n}sms") - m("ld_global.latency.l2")
+            for n in (16, 33, 66, 131)
+        }},
+        "cycles", "by the part of the bandwidth that is used",
+    )  # fmt: skip
+    most = m("ld_global.loaded_hbm.131sms")
+    put(
+        "hbm_loaded",
+        {"0": 0.0, **{
+            f"{m(f'ld_global.loaded_hbm.{n}sms') / most:.3f}":
+            m(f"ld_global.latency.loaded_hbm.{n}sms") - m("ld_global.latency.hbm.512mb")
+            for n in (16, 33, 66)
+        }},
+        "cycles", "by the part of the bandwidth that is used; beyond, requests queue",
+    )  # fmt: skip
 
     # Latencies of global memory.
     put("load_latency_l2", m("ld_global.latency.l2"), "cycles")
     put("load_latency_hbm", m("ld_global.latency.hbm.512mb"), "cycles")
     say(
         "load_batch", 4, "1",
-        "SASS of copies through registers (NVRTC 13.0): four 16-byte loads, then their stores",
-    )  # fmt: skip
-    say(
-        "hoisted_loads", 16, "1",
-        "SASS of reductions over registers (NVRTC 13.0): unrolled, loads before their uses",
+        "SASS of copies through registers (NVRTC 13.0); where the compiler is, its code is read",
     )  # fmt: skip
     say("burst", 1000, "cycles", "none: how long an SM may use the others' share of L2 and memory")
+    put(
+        "store_acknowledged",
+        m("fence.acq_rel_gpu_after_st_global.t128") - m("fence.acq_rel_gpu.t128"), "cycles",
+        "what a store before a fence adds to it",
+    )  # fmt: skip
     put("store_drain", m("fence.sc_gpu_after_st_global.t128"), "cycles")
     say("store_buffer", 2000, "cycles", "none: how far a warp's stores may be behind it")
 
     # The copy engine. What was measured ends with a wait that succeeds: its cost is taken off.
     waited = m("mbarrier.wait_done.lanes1")
-    rate = m("tma_load.rate.sm.16kb.x8")
+    rate = 8192 / m("tma_load.box_elected.8kb")
     put(
         "tma_latency_l2", m("tma_load.latency.l2.1kb") - 1024 / rate - waited, "cycles",
         "less the bytes' time at the port's rate, and the wait",
     )  # fmt: skip
     put(
         "tma_latency_hbm",
-        m("tma_load.latency.hbm.1kb") - 1024 / m("tma_load.rate.sm.16kb.x8")
+        m("tma_load.latency.hbm.1kb") - 1024 / rate
         - m("mbarrier.wait_done.lanes1") - 3 * (m("bulk_load.latency.hbm.16kb")
         - m("bulk_load.latency.hbm.1kb")) / 4,
         "cycles", "as from L2, and of one line: less three doublings",
@@ -121,17 +151,17 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     put(
         "cold_doubling",
         (m("bulk_load.latency.hbm.16kb") - m("bulk_load.latency.hbm.1kb")
-         - 15 * 1024 / m("bulk_load.rate.sm.16kb.x8")) / 4,
+         - 15 * 1024 / rate) / 4,
         "cycles", "each doubling of the lines of 128 bytes that come together, side by side",
     )  # fmt: skip
     put(
         "cold_doubling_rows",
         (m("tma_load.latency.hbm.16kb") - m("tma_load.latency.hbm.1kb")
-         - 15 * 1024 / m("tma_load.rate.sm.16kb.x8")) / 4,
+         - 15 * 1024 / rate) / 4,
         "cycles", "the same, of lines that lie a row of a matrix apart",
     )  # fmt: skip
-    put("tma_issue", m("tma_load.box.4kb"), "cycles")
-    put("tma_instruction", m("tma_load.issue.4kb"), "cycles")
+    put("tma_issue", m("tma_load.box_elected.1kb"), "cycles", "beside the bytes' time at the port")
+    put("tma_instruction", m("tma_load.issue_elected.1kb"), "cycles", "by an elected thread")
     put(
         "multicast_latency",
         m("tma_multicast.latency.16kb") - m("tma_load.latency.l2.16kb"),
@@ -175,7 +205,7 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     put(
         "lane_wake",
         m("mbarrier.arrive_to_wait") - m("mbarrier.arrive_to_wait.warp"),
-        "cycles", "a thread alone is later than a warp",
+        "cycles", "a thread alone against a warp",
     )  # fmt: skip
     put("remote_arrive", m("mbarrier_remote.arrive.lanes1"), "cycles")
     put(
@@ -205,18 +235,22 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
         "cycles", "less the product itself and the fence",
     )  # fmt: skip
     say("wgmma_queue", 256, "cycles", "none: how far an issuer may be ahead of the tensor core")
-    say("mma_m16n8k16", 32, "cycles", "half of wgmma's rate (arXiv:2402.13499, table of mma.sync)")
+    say("mma_m16n8k16", 8, "cycles", "half of wgmma's rate (arXiv:2402.13499, table of mma.sync)")
     say("mma_latency", 33, "cycles", "arXiv:2402.13499, latency of mma.sync.m16n8k16 on H100")
 
     # Instructions, in warp instructions a cycle.
     for name, of in (
         ("fma", "ffma"), ("alu", "fmnmx"), ("imad", "imad"), ("pack", "cvt_f16x2_f32"),
-        ("mufu", "ex2"), ("cvt", "cvt_f32_f16"), ("half", "hfma2"),
+        ("mufu", "ex2"), ("cvt", "f2i"), ("half", "hfma2"),
     ):  # fmt: skip
         put(name, m(f"{of}.rate") / 32, "instructions/cycle/SM")
     put("fma2", m("ffma.rate") / 64, "instructions/cycle/SM", "two float32 operations each")
     say("f64", 2, "instructions/cycle/SM", "CUDA C++ Programming Guide, arithmetic throughput")
     put("alu_latency", m("ffma.latency"), "cycles")
+    say(
+        "independent", 2, "1",
+        "none: how many of a warp's instructions, on average, do not wait for each other",
+    )  # fmt: skip
     put("mufu_latency", m("ex2.latency"), "cycles")
 
     # Atomics and the other CTAs of a cluster.

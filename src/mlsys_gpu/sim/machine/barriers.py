@@ -47,6 +47,8 @@ class MBarrier:
     over.
     """
 
+    number = -1  # in the recording of a timed run
+
     def __init__(self, cta: Cta, offset: int, count: int, w: Warp, index: int, epoch: int = 0):
         self.cta = cta
         self.offset = offset

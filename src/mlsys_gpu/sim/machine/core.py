@@ -118,6 +118,11 @@ class Warp:
     """32 threads: identity, clock, the current site, and what is still under way for them."""
 
     at = -1  # the last place where a debugger could stop, in a Program for debugging
+    # Of a timed run (see recording): its log, who keeps it, and what barriers have told.
+    log: Any = None
+    recorder: Any = None
+    arrived: Any = None
+    charged: Any = None
 
     def __init__(self, cta: Cta, index: int, threads: int):
         self.cta = cta

@@ -88,8 +88,6 @@ class Recording:
 class TimedMBarrier(MBarrier):
     """An mbarrier that tells the recorder which phase an arrival or a copy belongs to."""
 
-    number: int
-
     def arrive(self, clock, count, w, who, site, agent=None) -> None:
         token = (self.number, self.epoch + self.phase)
         super().arrive(clock, count, w, who, site, agent)
@@ -99,12 +97,12 @@ class TimedMBarrier(MBarrier):
             tokens.append(token)
             if len(tokens) == missing:
                 late.popleft()
-        elif getattr(w, "arrived", None) is not None:
+        elif w.arrived is not None:
             w.arrived.append((token, self.cta.rank))
 
     def charge(self, phase, nbytes, w) -> None:
         super().charge(phase, nbytes, w)
-        if getattr(w, "charged", None) is not None:
+        if w.charged is not None:
             w.charged.append(((self.number, self.epoch + phase - 1), self.cta.rank, nbytes))
 
 
@@ -131,13 +129,26 @@ def _first(original: Callable[..., Any]) -> Callable[..., Any]:
         if 0 <= index < len(w.machine.maps):
             space = memory.FIRST_TENSOR + w.machine.maps[index].tensor.index
             place = (index, *(_number(c) for c in args[2]))
-        if space not in found:
+        if space not in found and wanted.get(space) == (w.rank, w.id):
             found[space] = place
-            if found.keys() >= wanted:
+            if len(found) == len(wanted):
                 raise Enough
         return original(w, *args, **kwargs)
 
     return call
+
+
+def reader_warps(sampled: dict[int, Any]) -> dict[int, tuple[int, int]]:
+    """The warp, by rank and index, whose first access of each tensor is noted."""
+    found: dict[int, tuple[int, int]] = {}
+    for logs in sampled.values():
+        for rank, cta in enumerate(logs):
+            for index, log in enumerate(cta):
+                for event in log:
+                    if event[0] in (LOAD, ASYNC_COPY, COPY_IN):
+                        place = event[4] if event[0] == COPY_IN else event[5]
+                        found.setdefault(place[0], (rank, index))
+    return found
 
 
 def first_places(logs: list[list[list[tuple]]]) -> dict[int, tuple]:
@@ -212,7 +223,6 @@ class Recorder:
             for warp in cta.warps:
                 warp.log = []
                 warp.recorder = self
-                warp.arrived = warp.charged = None
             logs.append([warp.log for warp in cta.warps])
         self.recording.sampled[number] = logs
         return True
@@ -236,7 +246,7 @@ class Recorder:
         firsts = self.recording.firsts
         for number, logs in self.recording.sampled.items():
             firsts[number] = first_places(logs)
-        wanted = set().union(*firsts.values()) if firsts else set()
+        wanted = reader_warps(self.recording.sampled)
         if sorted(sizes)[-2] > 1 or not wanted:
             return
         active = min(total, resident_clusters(machine.program), MOST_PROBED)

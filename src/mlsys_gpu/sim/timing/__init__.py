@@ -9,25 +9,29 @@ show the result. All of it is modelled, and says so.
 from __future__ import annotations
 
 import importlib
+import re
+from dataclasses import replace
 from typing import Any
 
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.timing.chip import Model, Occupancy, Timing, Traffic
 from mlsys_gpu.sim.timing.constants import Gpu, default_gpu, gpu_constants
+from mlsys_gpu.sim.timing.replay import Compiled
 
 __all__ = [
+    "Compiled",
     "Gpu",
     "Model",
     "Occupancy",
     "Timing",
     "Traffic",
     "chosen_gpu",
+    "compiled_facts",
     "default_gpu",
     "gpu_constants",
     "model",
     "of",
     "recorder",
-    "registers_of",
 ]
 
 
@@ -56,25 +60,44 @@ def recorder(sample: int | None = None, alone: bool = False) -> Any:
     return lambda machine: recording.Recorder(machine, count, alone)
 
 
-def registers_of(kernel: Any, arch: str | None = None) -> int | None:
-    """Registers of a thread, as the compiler assigns them; None where it is not installed, or the
-    kernel is a :class:`Program`, of which only the translation is there."""
+def compiled_facts(kernel: Any, arch: str | None = None) -> Compiled:
+    """What the compiler has decided about a kernel: read from its machine code.
+
+    Nothing is known where the compiler or the disassembler is not installed, or where the kernel is
+    a :class:`Program`, of which only the translation is there.
+    """
     from mlsys_gpu import artifacts
 
     if isinstance(kernel, Program):
-        return None
+        return Compiled()
     try:
-        return int(artifacts.inspect(kernel, arch).resources["registers"])
-    except artifacts.MissingTool:
-        return None
+        made = artifacts.inspect(kernel, arch)
+        registers, sass = int(made.resources["registers"]), made.sass
+    except (artifacts.MissingTool, artifacts.CompileError):
+        return Compiled()
+    products = len(re.findall(r"\bHGMMA\.", sass))
+    waits = len(re.findall(r"\bWARPGROUP\.DEPBAR", sass))
+    return Compiled(registers, loads_together(sass), bool(products) and waits >= products)
+
+
+def loads_together(sass: str) -> int | None:
+    """The most ``LDG`` in a row in machine code, with no store or barrier between, if any."""
+    most = row = 0
+    for opcode in re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+ )?(\w+)", sass, re.MULTILINE):
+        if opcode == "LDG":
+            row += 1
+            most = max(most, row)
+        elif opcode in ("STS", "STG", "BAR", "FADD", "FFMA", "HGMMA"):
+            row = 0
+    return most or None
 
 
 def of(report: Any) -> Timing:
     """The timing of a report of a timed run."""
     name, kernel = report._timed
     program = report._recording.program
-    registers = registers_of(kernel, program.arch)
-    return Model(report._recording, program, gpu_constants(name), registers).timing()
+    compiled = compiled_facts(kernel, program.arch)
+    return Model(report._recording, program, gpu_constants(name), compiled).timing()
 
 
 def model(
@@ -109,7 +132,8 @@ def model(
         checks=False,
         timing=recorder(clusters, alone=True),
     )
-    if registers is None:
-        registers = registers_of(kernel, program.arch)
+    compiled = compiled_facts(kernel, program.arch)
+    if registers is not None:
+        compiled = replace(compiled, registers=registers)
     program = report._recording.program
-    return Model(report._recording, program, gpu_constants(name), registers).timing()
+    return Model(report._recording, program, gpu_constants(name), compiled).timing()

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlsys_gpu.sim.timing import events as E
-from mlsys_gpu.sim.timing.constants import Gpu
+from mlsys_gpu.sim.timing.constants import Gpu, interpolated
 from mlsys_gpu.sim.timing.replay import (
+    Compiled,
     Replay,
     Share,
     Sm,
@@ -177,11 +178,25 @@ def _signature(logs: list[list[list[tuple]]]) -> int:
 _BY_TOKEN = (E.SIGNAL, E.WAIT, E.TC_COMMIT, E.ASYNC_ARRIVE)
 
 
+def _queue(busy: float) -> float:
+    """The mean wait in a queue of equal requests that come at random, in times of one's service
+    (M/D/1: Pollaczek-Khinchine)."""
+    part = min(busy, 0.9)
+    return part / (2 * (1 - part))
+
+
 class Model:
     """The chip with one launch on it."""
 
-    def __init__(self, recording: Any, program: Any, gpu: Gpu, registers: int | None = None):
+    def __init__(
+        self,
+        recording: Any,
+        program: Any,
+        gpu: Gpu,
+        compiled: Compiled | None = None,
+    ):
         self.recording, self.program, self.gpu = recording, program, gpu
+        self.compiled = compiled or Compiled()
         launch = program.launch
         cx, cy, cz = launch["cluster"]
         self.size = cx * cy * cz
@@ -189,7 +204,7 @@ class Model:
         self.clusters = gx * gy * gz // self.size
         shared = launch["shared_bytes"] + program.static_shared
         columns = self._tmem_columns()
-        self.occupancy = occupancy(launch["threads"], shared, registers, columns)
+        self.occupancy = occupancy(launch["threads"], shared, self.compiled.registers, columns)
         # clusters of many CTAs do not fit each GPC to the last SM
         self.slots = max(1, gpu.sms // self.size * self.occupancy.ctas)
         self.work = work_cycles(program.work, gpu)
@@ -214,7 +229,7 @@ class Model:
         groups: dict[int, tuple[list[int], Any]] = {}
         for number, logs in sorted(self.recording.sampled.items()):
             groups.setdefault(_signature(logs), ([], logs))[0].append(number)
-        batch = int(self.gpu["hoisted_loads"])
+        batch = self.compiled.loads or int(self.gpu["load_batch"])
         return [
             (numbers, [[hoisted(log, batch) for log in cta] for cta in logs])
             for numbers, logs in groups.values()
@@ -297,10 +312,14 @@ class Model:
         """The same on a grid of one dimension, by where the first wave's clusters begin to read."""
         firsts = self.recording.firsts
         begun = [firsts[n][space] for n in range(active) if n in firsts and space in firsts[n]]
-        return len(set(begun)) / len(begun) if begun else 1.0
+        different = len(set(begun))
+        if 2 * different <= len(begun):  # few tiles: clusters that were not looked at have the same
+            return different / active
+        return different / len(begun) if begun else 1.0
 
-    def share(self, traffic: list[Traffic], active: int) -> Share:
-        """What one of ``active`` SMs gets of the chip."""
+    def share(self, traffic: list[Traffic], active: int, cycles: float = 0.0) -> Share:
+        """What one of ``active`` SMs gets of the chip; ``cycles``: how long the launch takes, from
+        which follows how much of the bandwidth is in use, and how long requests wait therefore."""
         gpu = self.gpu
         each = 1e9 / gpu.clock_hz / max(1, active)
         mixed = self._mixed(traffic)
@@ -308,7 +327,7 @@ class Model:
             port=float(gpu["sm_bytes"]),
             port_out=float(gpu["sm_store_bytes"]),
             l2=float(gpu["l2_read"]) * each,
-            copies=float(gpu["l2_copy"]) * each,
+            copies={},
             out=float(gpu["l2_write"]) * each,
             hbm_read=min(float(gpu["sm_hbm_bytes"]), float(gpu["hbm_read"]) * each * mixed),
             hbm_write=float(gpu["hbm_write"]) * each * mixed,
@@ -321,6 +340,17 @@ class Model:
             else:
                 share.traffic[space] = part
                 share.cold[space] = row.cold
+                alone, together = float(gpu["l2_copy"]), float(gpu["l2_copy_shared"])
+                # of the SMs that read the same, a part does so at the same time
+                apart = row.shared + (1 - row.shared) * (1 - float(gpu["together"]))
+                cost = 1 / together + apart * (1 / alone - 1 / together)
+                share.copies[space] = each / cost
+        if cycles:
+            share.waits = (
+                interpolated(gpu["l2_loaded"], self._l2_busy(traffic, cycles)),
+                interpolated(gpu["hbm_loaded"], self._memory_busy(traffic, cycles)),
+                _queue(self._copies_busy(traffic, share, active, cycles)),
+            )
         return share
 
     def _mixed(self, traffic: list[Traffic]) -> float:
@@ -339,7 +369,7 @@ class Model:
     def replay(self, logs: Any, share: Share, residents: int, rounds: int, trace: bool):
         """Run ``residents`` copies of a cluster on its SMs, ``rounds`` one after the other in each
         slot; returns the cycles until all have ended, and the trace of the first."""
-        run = Replay(self.gpu, share, self.work)
+        run = Replay(self.gpu, share, self.work, self.compiled)
         if trace:
             run.trace = Trace()
         sms = [Sm() for _ in range(self.size)]
@@ -366,23 +396,22 @@ class Model:
         gpu, count = self.gpu, self.started
         traffic = self.traffic(count)
         active = min(gpu.sms, count * self.size)
-        share = self.share(traffic, active)
         residents = min(self.occupancy.ctas, -(-count * self.size // active))
-        longest, traced, shown = -1.0, Trace(), 0.0
-        logs_shown = None
-        durations: list[tuple[list[int], float, float]] = []
-        for numbers, logs in self.groups:
-            one, end, trace = self.replay(logs, share, residents, 1, True)
-            steady = one
-            if count > self.slots:
-                two, _, _ = self.replay(logs, share, residents, 2, False)
-                steady = two - one
-            durations.append((numbers, one, steady))
-            if one > longest:
-                longest, shown, logs_shown = one, end, logs
-                assert trace is not None
-                traced = trace
-        cycles = self._grid(durations, traffic, count)
+        cycles = 0.0
+        for last in (False, True):  # once more, with what the others' traffic makes requests wait
+            share = self.share(traffic, active, cycles)
+            longest, traced, shown, logs_shown = -1.0, Trace(), 0.0, None
+            durations: list[tuple[list[int], float, float]] = []
+            for numbers, logs in self.groups:
+                one, end, trace = self.replay(logs, share, residents, 1, last)
+                steady = one
+                if count > self.slots:
+                    steady = self.replay(logs, share, residents, 2, False)[0] - one
+                durations.append((numbers, one, steady))
+                if one > longest:
+                    longest, shown, logs_shown = one, end, logs
+                    traced = trace or traced
+            cycles = self._grid(durations, traffic, count)
         flops, tensor = self._tensor(logs_shown)
         busy = 0.0
         if cycles:
@@ -405,8 +434,7 @@ class Model:
             tensor_flops=flops * count,
             tensor_busy=busy,
             memory_busy=self._memory_busy(traffic, cycles),
-            l2_busy=sum(t.requested for t in traffic)
-            / (max(1.0, cycles) / gpu.clock_hz * float(gpu["l2_copy"]) * 1e9),
+            l2_busy=self._l2_busy(traffic, cycles),
             replayed=len(self.groups),
             executed=self.recording.clusters,
             note=note,
@@ -416,6 +444,19 @@ class Model:
             recording=self.recording,
             program=self.program,
         )
+
+    def _copies_busy(self, traffic: list[Traffic], share: Share, active: int, cycles: float):
+        """The part of L2's bandwidth that reads use, at the rates that copies have."""
+        used = 0.0
+        for (space, write), row in zip(self._spaces, traffic, strict=True):
+            if not write:
+                used += row.requested / active / share.copies[space]
+        return used / max(1.0, cycles)
+
+    def _l2_busy(self, traffic: list[Traffic], cycles: float) -> float:
+        """The part of L2's bandwidth that reads use: of threads' loads, which is the least."""
+        reads = sum(t.requested for t in traffic if not t.write)
+        return reads / (max(1.0, cycles) / self.gpu.clock_hz * float(self.gpu["l2_read"]) * 1e9)
 
     def _memory_busy(self, traffic: list[Traffic], cycles: float) -> float:
         seconds = sum(

@@ -77,7 +77,9 @@ class Gpu:
         self.barrier_warp = c("barrier_warp")
         self.atomic_same = c("atomic_same")
         self.doubling = (c("cold_doubling"), c("cold_doubling_rows"))
+        self.apart = c("alu_latency") / float(self["independent"])
         self.drain = c("store_drain")
+        self.acknowledged = c("store_acknowledged")
         self.store_buffer = c("store_buffer")
         self.shared_latency = {
             "threads": c("shared_load_latency"),
@@ -132,7 +134,7 @@ class Gpu:
 
     def wgmma(self, n: int, registers: bool) -> float:
         """Cycles of one ``wgmma.mma_async.m64nNk16`` in steady state."""
-        return _interpolated(self["wgmma_rs" if registers else "wgmma_ss"], n)
+        return interpolated(self["wgmma_rs" if registers else "wgmma_ss"], n)
 
     def mma(self, k: int) -> float:
         """Cycles of one ``mma.sync.m16n8kK`` of a warp."""
@@ -141,7 +143,7 @@ class Gpu:
     def tcgen05_mma(self, m: int, n: int, group: int, in_tmem: bool) -> float:
         """Cycles of one k16 step of ``tcgen05.mma``."""
         del in_tmem
-        return _interpolated(self[f"tcgen05_mma_m{m}_group{group}"], n)
+        return interpolated(self[f"tcgen05_mma_m{m}_group{group}"], n)
 
     def clock_at(self, busy: float) -> float:
         """The clock (Hz) where the tensor cores are busy for this part of the time.
@@ -153,14 +155,15 @@ class Gpu:
         return self.clock_hz * min(1.0, (limit / max(busy, 1e-6)) ** (1 / 3))
 
 
-def _interpolated(table: dict[str, float], n: int) -> float:
-    """A table's value at ``n``: linear between the entries beside it, in proportion outside."""
-    known = sorted((int(k), float(v)) for k, v in table.items())
+def interpolated(table: dict[str, float], at: float) -> float:
+    """A table's value: linear between the entries beside it, that of the last entry beyond it."""
+    known = sorted((float(k), float(v)) for k, v in table.items())
+    if at <= known[0][0]:
+        return known[0][1]
     for (a, x), (b, y) in itertools.pairwise(known):
-        if a <= n <= b:
-            return x + (y - x) * (n - a) / (b - a)
-    size, value = known[0] if n < known[0][0] else known[-1]
-    return max(value, 0.0) if n < size else value * n / size
+        if at <= b:
+            return x + (y - x) * (at - a) / (b - a)
+    return known[-1][1]
 
 
 @lru_cache(maxsize=8)

@@ -35,13 +35,30 @@ class Share:
     port: float  # the SM's own, in and out
     port_out: float
     l2: float  # to threads
-    copies: float  # to the copy engine
+    copies: dict[int, float]  # to the copy engine, by tensor: what several SMs read comes faster
     out: float
     hbm_read: float
     hbm_write: float
     cold: dict[int, float] = field(default_factory=dict)
     traffic: dict[int, float] = field(default_factory=dict)
+    #: What the traffic of others adds to the latency of L2 and of memory, for a line; and how many
+    #: times its own transfer a copy waits for those of others.
+    waits: tuple[float, float, float] = (0.0, 0.0, 0.0)
     contended: dict[int, float] = field(default_factory=dict)  # addresses: SMs that want them
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler has decided about a kernel, as far as the model takes it over.
+
+    ``registers`` of a thread, ``loads``: how many loads from global memory stand together at most
+    before one's value is used; None where it is not known. ``serialised``: it has put a wait behind
+    every wgmma.
+    """
+
+    registers: int | None = None
+    loads: int | None = None
+    serialised: bool = False
 
 
 class Sm:
@@ -98,6 +115,7 @@ class Lane:
         "slot",
         "sm",
         "spans",
+        "stored",
         "t",
         "waited",
     )  # fmt: skip
@@ -109,6 +127,7 @@ class Lane:
         self.at = 0
         self.rounds = 0  # batches of the current load that have come
         self.run = 0.0  # cycles that it has not waited
+        self.stored = 0.0  # when its stores so far are performed
         self.loaded = 0.0  # when the loads under way have come
         self.mma = 0.0  # when its wgmmas issued so far are done
         self.groups: list[float] = []  # wgmma groups: when each is done
@@ -170,7 +189,8 @@ def work_cycles(work: list[dict[str, float]], gpu: Gpu) -> list[tuple[float, tup
     """For each entry of ``Program.work``: cycles of the issue slot, and of each of the pipes."""
     table = []
     for entry in work:
-        issue, pipes = 0.0, dict.fromkeys(PIPES, 0.0)
+        issue = 0.0
+        pipes: dict[str, float] = dict.fromkeys(PIPES, 0.0)
         for name, count in entry.items():
             pipe, cycles = gpu.pipe(name)
             issue += count
@@ -180,13 +200,13 @@ def work_cycles(work: list[dict[str, float]], gpu: Gpu) -> list[tuple[float, tup
 
 
 def hoisted(log: list[tuple], batch: int) -> list[tuple]:
-    """A log in which loads stand before the arithmetic on what earlier loads have brought.
+    """A log in which loads stand before what is done with the values of earlier loads.
 
-    Where nothing but loads and arithmetic alternate, the compiler unrolls the loop and issues
+    Where nothing but loads, arithmetic and stores of what was loaded alternate, the compiler issues
     ``batch`` loads before it uses the first one's value.
     """
     kinds = [event[0] for event in log]
-    if E.LOAD not in kinds or E.WORK not in kinds:
+    if E.LOAD not in kinds:
         return log
     result: list[tuple] = []
     at, n = 0, len(log)
@@ -196,14 +216,14 @@ def hoisted(log: list[tuple], batch: int) -> list[tuple]:
             at += 1
             continue
         end = at
-        while end < n and kinds[end] in (E.LOAD, E.WORK):
+        while end < n and kinds[end] in _HOISTED:
             end += 1
         ahead: list[tuple] = []
         behind: list[tuple] = []
         issued = 0
         for event in log[at:end]:
             if event[0] == E.LOAD:
-                if issued + event[2] > batch and behind:
+                if behind and issued + event[2] > batch:
                     result += ahead + behind
                     ahead, behind, issued = [], [], 0
                 ahead.append(event)
@@ -215,6 +235,14 @@ def hoisted(log: list[tuple], batch: int) -> list[tuple]:
     return result
 
 
+#: Fences that wait until the warp's stores are performed.
+_RELEASES = ("fence_cluster", "fence_gpu", "fence_sys")
+
+#: What loads may overtake: arithmetic, and stores to shared memory, which no load of global memory
+#: can alias.
+_HOISTED = (E.LOAD, E.WORK, E.SHARED_STORE)
+
+
 def _apart(place: tuple, nbytes: int) -> bool:
     """Whether an access's bytes lie in rows apart, not side by side."""
     return len(place) > 2 and place[2] - place[1] > 2 * nbytes
@@ -223,7 +251,13 @@ def _apart(place: tuple, nbytes: int) -> bool:
 class Replay:
     """Clusters' logs on the SMs that hold them."""
 
-    def __init__(self, gpu: Gpu, share: Share, work: list[tuple[float, tuple[float, ...]]]):
+    def __init__(
+        self,
+        gpu: Gpu,
+        share: Share,
+        work: list[tuple[float, tuple[float, ...]]],
+        compiled: Compiled,
+    ):
         self.gpu, self.share, self.work = gpu, share, work
         self.heap: list[tuple[float, int, Lane]] = []
         self.number = 0
@@ -231,7 +265,9 @@ class Replay:
         self.traced: Copy | None = None
         c = gpu.cycles
         self.burst = c("burst")
-        self.load_batch = int(gpu["load_batch"])
+        self.load_batch = compiled.loads or int(gpu["load_batch"])
+        #: Cycles behind each wgmma where the compiler has made them wait for each other.
+        self.between = gpu.wgmma_latency if compiled.serialised else 0.0
         self.latency = (c("load_latency_l2"), c("load_latency_hbm"))
         self.copy_latency = (c("tma_latency_l2"), c("tma_latency_hbm"))
         self.handlers: list[Any] = [None] * 32
@@ -286,7 +322,7 @@ class Replay:
                 at = lane.at + 1
                 if t < 0:  # parked until a phase is complete
                     break
-                if traced and t > begin:
+                if trace is not None and traced and t > begin:
                     trace.warps.setdefault((lane.rank, lane.index), []).append((begin, t, was))
                 if t > limit:
                     break
@@ -301,7 +337,7 @@ class Replay:
             lane.done = max(t, lane.loaded)
             copy.end = max(copy.end, lane.done)
             copy.left -= 1
-            if traced:
+            if trace is not None and traced:
                 trace.waited[lane.rank, lane.index] = lane.waited
             if not copy.left:
                 last = max(last, copy.end)
@@ -372,9 +408,14 @@ class Replay:
         sm.inward = start + wire / share.port
         early = t - self.burst
         start = sm.l2 if sm.l2 > early else early
-        sm.l2 = start + wire / (share.copies if copy else share.l2)
+        rate = share.copies.get(space, share.l2) if copy else share.l2
+        sm.l2 = start + wire / rate
         come = sm.inward if sm.inward > sm.l2 else sm.l2
         near, far = self.copy_latency if copy else self.latency
+        near += share.waits[0]
+        far += share.waits[1]
+        if copy:
+            near += share.waits[2] * wire / rate
         cold = share.cold.get(space, 1.0)
         if cold:  # who asks for several lines waits for the slowest of them
             far += self.gpu.doubling[rows] * math.log2(max(1.0, wire / 128))
@@ -409,7 +450,8 @@ class Replay:
     def _work(self, lane: Lane, t: float, event: tuple) -> float:
         issue, pipes = self.work[event[2]]
         times = event[3]
-        end = self._issue(lane, t, issue * times)
+        # A warp's instructions depend on each other: alone it does not use every cycle.
+        end = max(self._issue(lane, t, issue * times), t + issue * times * self.gpu.apart)
         free = lane.sm.pipes[lane.slot]
         for i, cycles in enumerate(pipes):
             if cycles:
@@ -453,6 +495,7 @@ class Replay:
         self._shared_pipe(lane.sm, t, wire / 128)
         left = self._push_out(lane.sm, t, min(nbytes, wire), wire, place[0])
         copy = lane.copy
+        lane.stored = left + self.gpu.acknowledged
         if left + self.gpu.drain > copy.end:
             copy.end = left + self.gpu.drain
         return max(t, left - self.gpu.store_buffer)
@@ -475,11 +518,15 @@ class Replay:
     def _delay(self, lane: Lane, t: float, event: tuple) -> float:
         issue, latency = self.gpu.delay(event[2])
         n = event[3]
+        if event[2] in _RELEASES and lane.stored > t:
+            t = lane.stored
         end = self._issue(lane, t, issue * n)
         return max(end, t + latency * n)
 
     def _signal(self, lane: Lane, t: float, event: tuple) -> float:
         kind = event[3]
+        if kind == "cluster" and lane.stored > t:
+            t = lane.stored
         t = self._issue(lane, t, self.arrive[kind])
         when = t + self.arrival[kind]
         for token in event[2]:
@@ -598,10 +645,13 @@ class Replay:
     def _wgmma(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, n, registers, steps, _, operands = event
         t = self._issue(lane, t, steps)
-        cycles = self.gpu.wgmma(n, registers) * steps
+        cycles = (self.gpu.wgmma(n, registers) + self.between) * steps
         free = lane.sm.tensor
         start = free[lane.slot] if free[lane.slot] > t else t
         free[lane.slot] = end = start + cycles
+        if self.between:  # the tensor core is free meanwhile, the warp is not
+            free[lane.slot] = start + cycles - self.between * steps
+            t = max(t, end)
         lane.mma = end
         if self.trace is not None and lane.copy is self.traced and lane.slot == 0:
             self.trace.tensor.append((lane.rank, start, end, event))
