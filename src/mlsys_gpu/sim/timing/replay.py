@@ -467,8 +467,7 @@ class Replay:
         self._shared_pipe(lane.sm, t, wire / 128)
         after = lane.events[lane.at + 1] if lane.at + 1 < len(lane.events) else None
         # What is copied on at once is loaded in batches: the compiler has few registers for it.
-        copied = after is not None and after[0] in (E.SHARED_STORE, E.STORE) and after[1] == site
-        if not copied:
+        if after is None or after[0] not in (E.SHARED_STORE, E.STORE) or after[1] != site:
             t = self._issue(lane, t, n)
             done = self._fetch(
                 lane.sm, t, min(nbytes, wire), wire, place[0], False, _apart(place, nbytes)
@@ -536,7 +535,7 @@ class Replay:
     def _wait(self, lane: Lane, t: float, event: tuple) -> float:
         token, kind = event[2], event[3]
         phase = lane.copy.phases.get(token) if token is not None else None
-        if phase is None:
+        if token is None or phase is None:
             return t + self.passing[kind]
         if phase.missing:
             phase.waiters.append((lane, t, lane.at, kind))
