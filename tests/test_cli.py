@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -94,7 +95,17 @@ BAD = [
     (["check"], "12.1, chapter 12, or all"),
     (["check", "99.9"], "99.9"),
     (["reset", "99.9"], "99.9"),
-    (["trace", "gemm"], "trace"),
+    (["trace", "gemm"], "needs --step N"),
+    (["trace", "gemm", "--step", "3", "-o", "t.txt"], ".json file (for Perfetto) or an .html file"),
+    (["trace", "gemm", "--step", "3", "-o", "/nowhere/t.json"], "/nowhere does not"),
+    (["trace", "gemm", "--step", "3", "-o", "/proc/t.html"], "'/proc/t.html' cannot be written"),
+    (["trace", "gemm", "--step", "3", "--gpu", "v100"], "GPU 'v100'; there are b200, h200"),
+    (
+        ["trace", "gemm", "--step", "3", "--arch", "hopper", "--gpu", "b200"],
+        "the kernel is for sm_90a, and B200 is of sm_100a",
+    ),
+    (["trace", "gemm", "--step", "3", "--clusters", "1"], "whole number from 2 on, got '1'"),
+    (["trace", "gemm", "--step", "3", "--seed", "x"], "--seed takes a whole number from 0 on"),
     (["calibrate"], "calibrating needs a Hopper (sm_90a) GPU, such as an H100 or H200; here no"),
     (
         ["calibrate", "-o", "/proc/constants.json"],
@@ -272,14 +283,90 @@ def test_on_a_gpu_the_kernel_alone_is_timed(call, monkeypatch, h200):
     assert "NVIDIA H200" in err
 
 
+# ------------------------------------------------------------------------------------------ trace
+
+
+def test_trace_without_a_file_prints_what_would_happen(call):
+    status, out, err = call("trace", "gemm", "--step", "3", "--arch", "hopper")
+    assert (status, err) == (0, "")
+    assert "modelled on H200" in out
+    assert "TFLOP/s" in out
+    assert "of 6 clusters" in out
+    assert "warps 0-3" in out
+
+
+def test_trace_as_json_and_for_perfetto(call, tmp_path):
+    path = tmp_path / "trace.json"
+    arguments = ["trace", "gemm", "--step", "3", "--gpu", "h200", "--shape", "512,512,128"]
+    status, out, err = call(*arguments, "--clusters", "3", "-o", path, "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found["ok"] is True
+    assert found["kernel"] == "gemm/hopper/step3"
+    assert found["shape"] == [512, 512, 128]
+    assert found["gpu"] == "h200"
+    assert found["output"] == str(path)
+    modelled = found["modelled"]
+    assert modelled["clusters"] == 16
+    assert modelled["clusters_run"] < 16
+    flops = 2 * 512 * 512 * 128
+    assert modelled["tflops"] == pytest.approx(flops / modelled["microseconds"] / 1e6, rel=1e-3)
+    cycles = modelled["cycles"] / modelled["clock_mhz"] + modelled["launch_microseconds"]
+    assert modelled["microseconds"] == pytest.approx(cycles, rel=1e-3)
+    assert {"roles", "conflicts", "bytes", "occupancy"} <= set(found["statistics"])
+    trace = json.loads(path.read_text())
+    assert trace["otherData"]["gpu"] == "H200"
+    assert any(e["ph"] == "X" and "wgmma" in e["name"] for e in trace["traceEvents"])
+    assert os.listdir(tmp_path) == ["trace.json"]
+
+
+def test_trace_as_a_page_replaces_the_last_one(call, tmp_path):
+    path = tmp_path / "trace.html"
+    path.write_text("the last one")
+    status, out, _ = call("trace", "gemm", "--step", "1", "-o", path)
+    assert status == 0
+    assert f"{path}: open it in a browser" in out
+    assert path.read_text().startswith("<!doctype html>")
+    assert os.listdir(tmp_path) == ["trace.html"]
+
+
+def test_a_trace_that_fails_leaves_the_last_one(call, tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_text("the last one")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    status, out, err = call("trace", "gemm", "--step", "1", "-o", path)
+    assert (status, out) == (2, "")
+    assert "cannot be written: No space left on device" in err
+    assert path.read_text() == "the last one"
+    assert os.listdir(tmp_path) == ["trace.json"]
+
+
+def test_trace_refuses_before_anything_runs(call, monkeypatch):
+    monkeypatch.setattr(launch, "model", lambda *_, **__: pytest.fail("it ran"))
+    assert call("trace", "gemm", "--step", "3", "-o", "t.csv")[0] == 2
+    assert call("trace", "gemm", "--step", "3", "-o", "/nowhere/t.json")[0] == 2
+    assert call("trace", "gemm", "--step", "3", "--arch", "blackwell", "--gpu", "h200")[0] == 2
+
+
+def test_the_data_do_not_decide_about_the_time_of_a_gemm(call):
+    arguments = ["trace", "gemm", "--step", "2", "--json"]
+    zeros = json.loads(call(*arguments)[1])
+    assert json.loads(call(*arguments, "--seed", "5")[1]) == zeros
+
+
 # ------------------------------------------------------------------------------ the other verbs
 
 
 def test_help_offers_what_exists_and_nothing_else(call):
     status, out, _ = call("--help")
     assert status == 0
-    verbs = {"doctor", "run", "bench", "calibrate", "inspect", "check", "reset", "progress"}
-    assert {verb for verb in [*verbs, "trace"] if f" {verb} " in out} == verbs
+    verbs = {"doctor", "run", "debug", "trace", "bench", "calibrate", "inspect"}
+    verbs |= {"check", "reset", "progress"}
+    assert set(re.findall(r"^\W*([a-z]+) {2,}[A-Z]", out, re.MULTILINE)) == verbs
     assert call()[0] == 0
 
 

@@ -595,6 +595,104 @@ def debug(
     return RIGHT if outcome.ok and not session.report.findings and not failed else WRONG
 
 
+# ------------------------------------------------------------------------------------------ trace
+
+
+@app.command()
+def trace(
+    kernel: Kernel,
+    step: StepOption = None,
+    variant: VariantOption = None,
+    shape: ShapeOption = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            "--arch",
+            metavar="blackwell|hopper",
+            help="Architecture; if left out, that of --gpu, else blackwell.",
+        ),
+    ] = None,
+    dtype: DtypeOption = "fp16",
+    seed: Annotated[
+        str | None,
+        typer.Option("--seed", metavar="S", help="Seed of random inputs; zeros if left out."),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="h200|b200", help="Whose constants; the architecture's."),
+    ] = None,
+    clusters: Annotated[
+        str | None,
+        typer.Option("--clusters", metavar="N", help="Clusters to run, for all of them; 8."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="trace.json opens at https://ui.perfetto.dev, trace.html in a browser.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """When each warp, engine and barrier of a kernel works or waits: modelled, with no GPU.
+
+    A few clusters run in the simulator and stand for all of them, so that any size will do.
+    """
+    data_seed = None if seed is None else _natural("--seed", seed)
+    count = None if clusters is None else _natural("--clusters", clusters)
+    if count is not None and count < 2:
+        raise BadUse(f"--clusters takes a whole number from 2 on, got {clusters!r}.")
+    if gpu is not None and arch is None:
+        arch = _arch_of_gpu(gpu)
+    chosen = _choose(kernel, step, variant, shape, arch, dtype)
+    from mlsys_gpu import launch, verification
+    from mlsys_gpu.sim import timing
+    from mlsys_gpu.sim.timing import files
+
+    name = _said_by_kernels(lambda: timing.chosen_gpu(gpu, chosen.target))
+    if output is not None:
+        _said_by_kernels(lambda: files.check(output))
+    M, N, K = chosen.shape
+    arrays: tuple[Any, ...] = ()
+    if data_seed is not None:
+        A, B = verification.gemm_inputs(M, N, K, chosen.dtype, data_seed)
+        arrays = A, B, verification.poisoned((M, N), chosen.dtype)
+    found = launch.model(chosen.build(), *arrays, gpu=name, clusters=count)
+    flops = 2.0 * M * N * K
+    if output is not None:
+        try:
+            found.save(output, flops)
+        except OSError as error:
+            raise BadUse(f"--output {output} cannot be written: {error.strerror}.") from error
+    if as_json:
+        content = {
+            "ok": True,
+            **chosen.facts(),
+            "gpu": name,
+            "modelled": found.summary(flops),
+            "statistics": found.statistics(),
+            "output": None if output is None else str(output),
+        }
+        _print_json(content)
+        return RIGHT
+    console = _console()
+    console.print(f"{chosen}, modelled on {found.gpu}", markup=False)
+    console.print(found.text(flops), markup=False)
+    if output is not None:
+        console.print(f"{output}: {files.OPENED[output.suffix.lower()]}", markup=False)
+    return RIGHT
+
+
+def _arch_of_gpu(name: str) -> str:
+    """The architecture that a GPU of the time model has, as ``--arch`` spells it."""
+    from mlsys_gpu.sim import timing
+
+    found = _said_by_kernels(lambda: timing.gpu_constants(name)).arch
+    return next(arch for arch, target in ARCHITECTURES.items() if target == found)
+
+
 # ------------------------------------------------------------------------------------------ bench
 
 

@@ -174,11 +174,26 @@ class Report:
             "coverage": self.coverage,
             "deadlock": self.deadlock,
             "readings": self.readings,
+            "modelled": self._modelled().summary() if self._modelled() else None,
             "seconds": round(self.seconds, 6),
         }
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
+
+    def _modelled(self) -> Any:
+        """The timing of a timed run that came to its end, else None."""
+        return self.timing if self._recording is not None and self.completed else None
+
+    def _time_line(self) -> str:
+        """The modelled time in a line, or why there is none; empty for a run that was not timed."""
+        if self._recording is None:
+            return ""
+        found = self._modelled()
+        if found is None:
+            return "no modelled time: the run did not come to its end"
+        speed = f", {found.tflops():.1f} TFLOP/s" if found.tensor_flops else ""
+        return f"{found.microseconds:.1f} us{speed}, bound by {found.bound} ({found.note})"
 
     def _head(self) -> str:
         grid = "x".join(str(n) for n in self.launch["grid"])
@@ -221,18 +236,22 @@ class Report:
         if self.deadlock:
             lines.append("  who waits for what:")
             lines.extend(f"    {line}" for line in graph_lines(self.deadlock))
+        if self._recording is not None:
+            lines.append(f"  {self._time_line()}")
         return "\n".join(lines)
 
     @property
     def timing(self) -> Any:
         """The modelled time of a run with ``timing=``: a :class:`mlsys_gpu.sim.timing.Timing`.
 
-        Raises ``ValueError`` for a run without it.
+        Raises ``ValueError`` for a run without it, or one that did not come to its end.
         """
         if self._recording is None:
             raise ValueError(
                 "this run was not timed: pass timing=True to simulate (or timing='h200')"
             )
+        if not self.completed:
+            raise ValueError("this run did not come to its end: it has no modelled time")
         if self._timing is None:
             from mlsys_gpu.sim import timing
 
@@ -243,6 +262,15 @@ class Report:
         """The modelled run of one cluster as a figure that scrubs (:func:`mlsys_gpu.viz.timeline`);
         ``title``, ``alt`` and ``caption`` may be given. Raises ``ValueError`` as :attr:`timing`."""
         return self.timing.figure(**options)
+
+    def save_trace(self, path: Any) -> Any:
+        """Write the modelled run of one cluster to a file, and return its path.
+
+        ``path``: a ``.json`` file opens at https://ui.perfetto.dev, an ``.html`` file in a browser.
+        Raises ``ValueError`` for another suffix or a place that cannot be written, and as
+        :attr:`timing`.
+        """
+        return self.timing.save(path)
 
     def explain(self, output: Any, reference: Any = None, **options: Any) -> Any:
         """Where a wrong number of the output came from: see :func:`mlsys_gpu.sim.explain.explain`.
@@ -276,6 +304,8 @@ class Report:
         parts += [_finding_html(finding) for finding in self.findings]
         if self.deadlock:
             parts.append(graph_html(self.deadlock))
+        if self._recording is not None:
+            parts.append(f"<p>{page.tag('modelled', 'info')} {page.esc(self._time_line())}</p>")
         parts += [self._coverage_html(name) for name in self.coverage]
         parts.append(self._details_html())
         return page.page("mg-report", "".join(parts))

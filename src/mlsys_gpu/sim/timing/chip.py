@@ -138,6 +138,18 @@ class Timing:
     def __str__(self) -> str:
         return self.text()
 
+    def summary(self, flops: float | None = None) -> dict[str, Any]:
+        """The figures of :meth:`text` as plain values: :func:`.statistics.summary`."""
+        from mlsys_gpu.sim.timing.statistics import summary
+
+        return summary(self, flops)
+
+    def save(self, path: Any, flops: float | None = None) -> Any:
+        """Write the timeline as ``.json`` for Perfetto, or as ``.html``: :func:`.files.save`."""
+        from mlsys_gpu.sim.timing.files import save
+
+        return save(self, path, flops)
+
     def figure(self, flops: float | None = None, **options: Any) -> Any:
         """The timeline as a figure that scrubs (:func:`mlsys_gpu.viz.timeline`)."""
         from mlsys_gpu import viz

@@ -42,6 +42,33 @@ def statistics(timing: Timing) -> dict[str, Any]:
     }
 
 
+def summary(timing: Timing, flops: float | None = None) -> dict[str, Any]:
+    """The duration of the launch and what it comes from, as plain values.
+
+    ``flops`` of the whole launch, for ``tflops``: by default what the tensor cores execute; None
+    where they do nothing. ``clusters`` of the launch, ``clusters_run`` of them in the simulator,
+    ``clusters_replayed`` of those, different ones.
+    """
+    return {
+        "gpu": timing.gpu,
+        "microseconds": round(timing.microseconds, 3),
+        "tflops": round(timing.tflops(flops), 3) if flops or timing.tensor_flops else None,
+        "cycles": round(timing.cycles, 1),
+        "clock_mhz": round(timing.clock_mhz, 1),
+        "launch_microseconds": round(timing.launch_us, 3),
+        "bound": timing.bound,
+        "tensor_busy": round(timing.tensor_busy, 4),
+        "memory_busy": round(timing.memory_busy, 4),
+        "l2_busy": round(timing.l2_busy, 4),
+        "memory_bytes": round(timing.memory_bytes),
+        "clusters": timing.clusters,
+        "clusters_run": timing.executed,
+        "clusters_replayed": timing.replayed,
+        "waves": round(timing.waves, 4),
+        "note": timing.note,
+    }
+
+
 def _roles(timing: Timing) -> list[dict[str, Any]]:
     found = []
     for (rank, first), (warps, does) in roles(timing.logs).items():
