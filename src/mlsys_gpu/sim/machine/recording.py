@@ -78,6 +78,7 @@ class Recording:
     clusters: int = 0  # that have started, sampled or not
     started: int = 0  # clusters that a whole run starts; 0: all of the grid
     complete: bool = True  # whether all clusters have run, not only the sampled ones
+    share: int = 1  # clusters of the grid that each of the sampled ones has done the work of
     tensors: dict[int, tuple[str, int]] = field(default_factory=dict)  # by address space
     tmem_columns: int = 0  # that a CTA allocates
     #: Where clusters of the first wave begin to read each tensor: by number, by address space.
@@ -183,7 +184,7 @@ class Recorder:
         if "clc_try_cancel" in machine.program.source:
             total = math.prod(launch["grid"]) // math.prod(launch["cluster"])
             slots = min(total, resident_clusters(machine.program))
-            self.share = -(-total // slots)
+            self.share = self.recording.share = -(-total // slots)
             self.recording.started = slots
             self.chosen = set()  # the first that start, whichever they are
         self.patterns: dict[tuple, Any] = {}
@@ -582,6 +583,7 @@ def _init(original, w, address, count, mask=None):
         if type(barrier) is MBarrier:
             barrier.__class__ = TimedMBarrier
             name = barrier.name().split(" of CTA rank")[0]
+            name = name.replace("the mbarrier at shared memory byte", "mbarrier at byte")
             barrier.number = recorder.barrier(name, barrier.cta.rank, "mbarrier")
     return result
 

@@ -77,19 +77,53 @@ def compiled_facts(kernel: Any, arch: str | None = None) -> Compiled:
         return Compiled()
     products = len(re.findall(r"\bHGMMA\.", sass))
     waits = len(re.findall(r"\bWARPGROUP\.DEPBAR", sass))
-    return Compiled(registers, loads_together(sass), bool(products) and waits >= products)
+    return Compiled(
+        registers,
+        loads_together(sass),
+        loads_together(sass, "LDS"),
+        bool(products) and waits >= products,
+    )
 
 
-def loads_together(sass: str) -> int | None:
-    """The most ``LDG`` in a row in machine code, with no store or barrier between, if any."""
-    most = row = 0
-    for opcode in re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+ )?(\w+)", sass, re.MULTILINE):
-        if opcode == "LDG":
-            row += 1
-            most = max(most, row)
-        elif opcode in ("STS", "STG", "BAR", "FADD", "FFMA", "HGMMA"):
-            row = 0
-    return most or None
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+ )?(\w+)((?:\.\w+)*)\s*(.*?)\s*;", re.MULTILINE
+)
+_WIDTH = {".64": 2, ".128": 4}
+
+
+def loads_together(sass: str, opcode: str = "LDG") -> int | None:
+    """How many loads the machine code has under way before it waits for one of them.
+
+    A warp issues in order: it stops at the first use of a register that a load has yet to fill. So
+    loads that stand before that use are under way together, and those behind it come in a later
+    round. Returns loads a round, over the whole kernel; None where it has none.
+    """
+    loads = rounds = now = begun = 0
+    filling: dict[int, int] = {}  # registers, and the round of the load that fills them
+    for name, modifiers, operands in _INSTRUCTION.findall(sass):
+        registers = [int(n) for n in re.findall(r"\bR(\d+)\b", operands)]
+        if name in ("BAR", "SYNCS", "BRA", "EXIT", "WARPSYNC"):
+            rounds += begun
+            now = begun = 0
+            filling.clear()
+            continue
+        wide = next((n for m, n in _WIDTH.items() if m in modifiers), 1)
+        stores = name in ("STG", "STS", "ST")
+        used = registers if stores else registers[1:]
+        if stores and registers:
+            used = [*used, *range(registers[-1], registers[-1] + wide)]
+        waited = [filling[r] for r in used if r in filling]
+        if waited:
+            now = max(now, max(waited) + 1)
+        if name == opcode and registers:
+            loads += 1
+            begun = now + 1
+            for r in range(registers[0], registers[0] + wide):
+                filling[r] = now
+        elif registers and not stores:
+            filling.pop(registers[0], None)
+    rounds += begun
+    return max(1, round(loads / rounds)) if loads else None
 
 
 def of(report: Any) -> Timing:

@@ -222,6 +222,9 @@ class Model:
         self.work = work_cycles(program.work, gpu)
         self.groups = self._groups()
         self.started = recording.started or self.clusters
+        #: A cluster's average part of what a sampled one has done: launch control deals the grid's
+        #: clusters out, and the sampled ones get as many as anyone.
+        self.part = min(1.0, self.clusters / self.started / recording.share)
         self._contended = self._common_atomics()
 
     def _common_atomics(self) -> set[int]:
@@ -241,9 +244,10 @@ class Model:
         groups: dict[int, tuple[list[int], Any]] = {}
         for number, logs in sorted(self.recording.sampled.items()):
             groups.setdefault(_signature(logs), ([], logs))[0].append(number)
-        batch = self.compiled.loads or int(self.gpu["load_batch"])
+        usual = int(self.gpu["load_batch"])
+        loads, shared = self.compiled.loads or usual, self.compiled.shared_loads or usual
         return [
-            (numbers, [[hoisted(log, batch) for log in cta] for cta in logs])
+            (numbers, [[hoisted(log, loads, shared) for log in cta] for cta in logs])
             for numbers, logs in groups.values()
         ]
 
@@ -277,7 +281,7 @@ class Model:
         for key, nbytes in asked.items():
             space, write = key
             name, size = self.recording.tensors.get(space, ("?", nbytes))
-            requested = nbytes / len(sampled) * count
+            requested = nbytes / len(sampled) * count * self.part
             unique = min(float(size), requested)
             rows.append((key, name, requested, unique, self._different(space, first[key], active)))
             total_unique += unique
@@ -427,7 +431,7 @@ class Model:
         flops, tensor = self._tensor(logs_shown)
         busy = 0.0
         if cycles:
-            busy = min(1.0, tensor * count * self.size / active / cycles)
+            busy = min(1.0, tensor * self.part * count * self.size / active / cycles)
         clock = gpu.clock_at(busy)
         # What waits for memory alone takes the same time at any clock.
         note = f"modelled for {gpu.name}, not measured"
@@ -443,7 +447,7 @@ class Model:
             slots=self.slots,
             waves=count / self.slots,
             traffic=traffic,
-            tensor_flops=flops * count,
+            tensor_flops=flops * count * self.part,
             tensor_busy=busy,
             memory_busy=self._memory_busy(traffic, cycles),
             l2_busy=self._l2_busy(traffic, cycles),

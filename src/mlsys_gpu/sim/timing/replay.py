@@ -51,13 +51,14 @@ class Share:
 class Compiled:
     """What the compiler has decided about a kernel, as far as the model takes it over.
 
-    ``registers`` of a thread, ``loads``: how many loads from global memory stand together at most
-    before one's value is used; None where it is not known. ``serialised``: it has put a wait behind
-    every wgmma.
+    ``registers`` of a thread; ``loads`` and ``shared_loads``: how many loads from global and from
+    shared memory stand together before one's value is used, where a typical load stands; None where
+    it is not known. ``serialised``: it has put a wait behind every wgmma.
     """
 
     registers: int | None = None
     loads: int | None = None
+    shared_loads: int | None = None
     serialised: bool = False
 
 
@@ -199,19 +200,20 @@ def work_cycles(work: list[dict[str, float]], gpu: Gpu) -> list[tuple[float, tup
     return table
 
 
-def hoisted(log: list[tuple], batch: int) -> list[tuple]:
+def hoisted(log: list[tuple], loads: int, shared: int) -> list[tuple]:
     """A log in which loads stand before what is done with the values of earlier loads.
 
     Where nothing but loads, arithmetic and stores of what was loaded alternate, the compiler issues
-    ``batch`` loads before it uses the first one's value.
+    several loads before it uses the first one's value: ``loads`` from global memory, ``shared``
+    from shared memory (which do not overtake stores there).
     """
     kinds = [event[0] for event in log]
-    if E.LOAD not in kinds:
+    if E.LOAD not in kinds and E.SHARED_LOAD not in kinds:
         return log
     result: list[tuple] = []
     at, n = 0, len(log)
     while at < n:
-        if kinds[at] != E.LOAD:
+        if kinds[at] not in _LOADS:
             result.append(log[at])
             at += 1
             continue
@@ -220,15 +222,20 @@ def hoisted(log: list[tuple], batch: int) -> list[tuple]:
             end += 1
         ahead: list[tuple] = []
         behind: list[tuple] = []
-        issued = 0
+        issued = {E.LOAD: 0, E.SHARED_LOAD: 0}
+        stored = False
         for event in log[at:end]:
-            if event[0] == E.LOAD:
-                if behind and issued + event[2] > batch:
+            kind = event[0]
+            if kind in issued and not (stored and kind == E.SHARED_LOAD):
+                most = loads if kind == E.LOAD else shared
+                if behind and issued[kind] + event[2] > most:
                     result += ahead + behind
-                    ahead, behind, issued = [], [], 0
+                    ahead, behind, stored = [], [], False
+                    issued = {E.LOAD: 0, E.SHARED_LOAD: 0}
                 ahead.append(event)
-                issued += event[2]
+                issued[kind] += event[2]
             else:
+                stored = stored or kind == E.SHARED_STORE
                 behind.append(event)
         result += ahead + behind
         at = end
@@ -238,9 +245,10 @@ def hoisted(log: list[tuple], batch: int) -> list[tuple]:
 #: Fences that wait until the warp's stores are performed.
 _RELEASES = ("fence_cluster", "fence_gpu", "fence_sys")
 
-#: What loads may overtake: arithmetic, and stores to shared memory, which no load of global memory
-#: can alias.
-_HOISTED = (E.LOAD, E.WORK, E.SHARED_STORE)
+#: What loads from global memory may overtake: arithmetic, and stores to shared memory, which they
+#: cannot alias.
+_LOADS = (E.LOAD, E.SHARED_LOAD)
+_HOISTED = (*_LOADS, E.WORK, E.SHARED_STORE)
 
 
 def _apart(place: tuple, nbytes: int) -> bool:
@@ -308,7 +316,7 @@ class Replay:
             traced = trace is not None and lane.copy is self.traced
             while at < n:
                 event = events[at]
-                if lane.loaded > t and event[0] != E.LOAD:
+                if lane.loaded > t and event[0] not in _LOADS:
                     # What loads bring is used now: the warp comes again when it is there.
                     if traced:
                         self._note_wait(lane, t, at)
@@ -381,7 +389,7 @@ class Replay:
         assert self.trace is not None
         spans = self.trace.warps.setdefault((lane.rank, lane.index), [])
         back = at - 1
-        while back > 0 and lane.events[back][0] != E.LOAD:
+        while back > 0 and lane.events[back][0] not in _LOADS:
             back -= 1
         spans.append((t, lane.loaded, back))
 
@@ -475,7 +483,7 @@ class Replay:
             if done > lane.loaded:
                 lane.loaded = done
             return t
-        rounds = -(-n // self.load_batch)
+        rounds = max(1, round(n / self.load_batch))
         t = self._issue(lane, t, n / rounds)
         part = 1.0 / rounds
         done = self._fetch(lane.sm, t, min(nbytes, wire) * part, wire * part, place[0], False, rows)
@@ -503,9 +511,11 @@ class Replay:
         t = self._issue(lane, t, event[2])
         end = self._shared_pipe(lane.sm, t, event[3])
         done = end + self.gpu.shared_latency[event[6]]
+        if done > lane.loaded:
+            lane.loaded = done
         if lane.copy is self.traced and self.trace is not None:
             self.trace.regions.append((*event[5], t, end, "read", event))
-        return done
+        return t
 
     def _shared_store(self, lane: Lane, t: float, event: tuple) -> float:
         t = self._issue(lane, t, event[2])
