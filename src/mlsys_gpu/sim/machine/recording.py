@@ -108,7 +108,7 @@ class TimedMBarrier(MBarrier):
 
 
 #: Clusters that a timed run records, and clusters of the first wave that are looked at.
-SAMPLE, MOST_PROBED = 8, 160
+SAMPLE, MOST_PROBED = 6, 160
 
 #: Runtime functions that read global memory, and which of their arguments says where.
 _READERS = {"ld_global": 0, "cp_async": 1, "tma_load": 1, "bulk_load": 1}

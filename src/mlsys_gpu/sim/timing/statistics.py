@@ -165,12 +165,13 @@ def text(timing: Timing, flops: float | None = None) -> str:
         f"{held['limited_by']}); tensor cores busy {100 * timing.tensor_busy:.0f} % of the time",
     ]
     for role in made["roles"]:
-        waits = ", ".join(f"{name} {n:.0f}" for name, n in list(role["waits"].items())[:4])
+        if not role["cycles"]:
+            continue
+        parts = [(name, n / role["cycles"]) for name, n in role["waits"].items()]
+        waits = ", ".join(f"{name} {100 * p:.0f} %" for name, p in parts[:3] if p >= 0.01)
         rank = "" if single else f"CTA rank {role['cta_rank']}, "
-        lines.append(
-            f"  {rank}{role['name']}: waits {100 * role['waiting']:.0f} % of "
-            f"{role['cycles']:.0f} cycles" + (f" ({waits})" if waits else "")
-        )
+        share = f"waits {100 * role['waiting']:.0f} %" + (f" ({waits})" if waits else "")
+        lines.append(f"  {rank}{role['name']}: {share}")
     for row in made["conflicts"]:
         if row["wavefronts"] > row["without_conflicts"]:
             lines.append(
