@@ -114,7 +114,7 @@ def label(event: tuple, barriers: list[tuple[str, int, str]]) -> str:
 
 
 def _state(event: tuple, cycles: float) -> str:
-    if event[0] in _WAITS or (event[0] == E.LOAD and cycles > 4 * event[2]):
+    if event[0] in _WAITS or (event[0] in (E.LOAD, E.SHARED_LOAD) and cycles > 4 * event[2]):
         return "wait"
     return "issue" if event[0] in (E.COPY_IN, E.COPY_OUT, E.WGMMA, E.TC_MMA, E.MMA) else "run"
 
@@ -197,7 +197,7 @@ def timeline(timing: Timing, flops: float | None = None) -> dict[str, Any]:
         "tracks": builder.tracks,
         "waits": [
             [track, what, round(cycles, 1)]
-            for track, what, cycles in _waits(builder, kinds)
+            for track, what, cycles in _waits(builder, kinds, horizon)
             if cycles >= 1
         ],
     }
@@ -385,14 +385,32 @@ def _contents(builder: _Builder, touched: list[tuple], written: str = "written")
     return [[round(t0, 1), round(t1, 1), *rest] for t0, t1, *rest in spans if t1 > t0]
 
 
-def _waits(builder: _Builder, kinds: dict) -> Iterable[tuple[str, str, float]]:
-    waited = builder.timing.trace.waited
+#: What a warp waits for, by the kind of event at which it does.
+_WAITS_FOR = {
+    E.LOAD: "memory",
+    E.SHARED_LOAD: "memory",
+    E.ASYNC_WAIT: "memory",
+    E.WGMMA_WAIT: "tensor core",
+    E.BULK_WAIT: "stores",
+    E.TC_WAIT: "tensor memory",
+}
+
+
+def _waits(builder: _Builder, kinds: dict, horizon: float) -> Iterable[tuple[str, str, float]]:
+    """What each role waits for, in cycles, in the part of the run that is shown."""
+    timing = builder.timing
     for (rank, first), (warps, _) in kinds.items():
-        for what, cycles in sorted(
-            waited.get((rank, first), {}).items(), key=lambda item: -item[1]
-        ):
-            name = builder.barriers[what][0] if isinstance(what, int) else str(what)
-            yield _role_id(rank, warps), name, cycles
+        waited: dict[str, float] = {}
+        for t0, t1, at in timing.trace.warps.get((rank, first), []):
+            event = timing.logs[rank][first][at]
+            if t0 >= horizon or _state(event, t1 - t0) != "wait":
+                continue
+            name = _WAITS_FOR.get(event[0], "")
+            if event[0] == E.WAIT and event[2] is not None:
+                name = builder.barriers[event[2][0]][0]
+            waited[name] = waited.get(name, 0.0) + min(t1, horizon) - t0
+        for name, cycles in sorted(waited.items(), key=lambda item: -item[1]):
+            yield _role_id(rank, warps), name or "a phase that is over", cycles
 
 
 def _files(builder: _Builder) -> tuple[dict[str, list[str]], list[list[Any]]]:
