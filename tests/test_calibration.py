@@ -142,6 +142,20 @@ WANTED = {
             ("acq_rel_gpu_after_st_global", r"STG\..*"),
         )
     },
+    "sync/cluster_barrier_stores_1": (r"STG\.E", 1),
+    "sync/cluster_barrier_stores_4": (r"STG\.E", 4),
+    "sync/cluster_barrier_stores_16": (r"STG\.E", 16),
+    "sync/cluster_barrier_relaxed_stores_16": (r"STG\.E", 16),
+    "start/start_nothing": ("EXIT", 1), "start/start_load": (r"LDG\.E\.128\.STRONG\.GPU", 1),
+    "start/start_tma": (r"UTMALDG\.2D", 1), "start/start_first": (r"LDG\.E\.STRONG\.GPU", 4),
+    **{f"code/code_{n}": ("FFMA", n) for n in (512, 2048, 16384)},
+    "ring/ring_stages": (r"UTMALDG\.2D", 2),
+    **{f"loads/tile_load_{n}": (r"LDG\.E\.128\.STRONG\.GPU", n) for n in (4, 8, 16)},
+    "loads/lsu_loads": (r"LDG\.E\.128\.STRONG\.GPU", 8), "loads/lsu_stores": ("STS", 1),
+    "loads/lsu_both": (r"LDG\.E\.128\.STRONG\.GPU", 8), "loads/lsu_both2": ("STS", 2),
+    "loads/lsu_loads_l1": (r"LDG\.E\.128\.STRONG\.SM", 8),
+    "loads/lsu_both_l1": (r"LDG\.E\.128\.STRONG\.SM", 8),
+    "mma/mma_latency": (r"HMMA\.16816\.F32", 32), "mma/mma_rate": (r"HMMA\.16816\.F32", 32),
     "launch/hold": ("CS2R", 2), "launch/stamps": ("CS2R", 3), "launch/clock_light": ("CS2R", 2),
     "launch/clock_overhead": ("CS2R", 2), "launch/empty": ("EXIT", 1),
 }  # fmt: skip
@@ -242,6 +256,14 @@ class Driver:
             launch()
             total += (1000 + self.cost * self.passes) / 1e6
         return total
+
+    def power_limit(self):
+        return 700.0
+
+    def power(self, launch, count):
+        if launch is not None:
+            launch()
+        return [400.0] * count, [1500.0] * count
 
     def copy_seconds(self, to, address, count):
         return count / 1e12

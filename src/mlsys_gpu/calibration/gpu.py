@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -48,6 +50,14 @@ class Boxes(ctypes.Structure):
     """Which copies a kernel of ``tma.cu`` makes: see there."""
 
     _fields_: ClassVar = [(name, ctypes.c_int) for name in ("rows", "bytes", "columns", "first")]
+
+
+class Tiles(ctypes.Structure):
+    """Which tiles a CTA of ``ring.cu`` copies: see there."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_int) for name in ("rows_over", "columns_over", "columns_of", "skew")
+    ]
 
 
 class TensorMap(ctypes.Structure):
@@ -263,3 +273,87 @@ class Gpu:
             )
 
         return self.milliseconds([copy]) / 1e3
+
+    # -------------------------------------------------------------------------------- power
+
+    @functools.cached_property
+    def _power(self) -> _Power:
+        bus = ctypes.create_string_buffer(32)
+        self.call("cuDeviceGetPCIBusId", bus, 32, 0)
+        return _Power(bus.value)
+
+    def power_limit(self) -> float:
+        """The power limit in watts that the driver enforces."""
+        return self._power.limit()
+
+    def power(
+        self, launch: Callable[[], None] | None, count: int
+    ) -> tuple[list[float], list[float]]:
+        """Watts and SM clocks in MHz over ``count`` quarters of a second, while a kernel runs again
+        and again; idle where none is given. Half a second passes before.
+
+        Raises:
+            RuntimeError: NVML does not answer, or the kernels ended too early.
+        """
+        power = self._power
+        if launch is not None:
+            seconds = self.milliseconds([launch]) / 1e3
+            for _ in range(int((0.8 + 0.4 * count) / seconds) + 1):
+                launch()
+        time.sleep(0.5)
+        edges, megahertz = [power.edge()], []
+        for _ in range(count):
+            time.sleep(0.125)
+            megahertz.append(power.megahertz())
+            time.sleep(0.125)
+            edges.append(power.edge())
+        running = self._cuda.cuStreamQuery(None) != 0
+        self.synchronize()
+        if launch is not None and not running:
+            raise RuntimeError("the kernels ended before their power was measured")
+        watts = [
+            (after[1] - before[1]) / (after[0] - before[0])
+            for before, after in itertools.pairwise(edges)
+        ]
+        return watts, megahertz
+
+
+class _Power:
+    """The management library's energy counter and clocks of one GPU."""
+
+    def __init__(self, bus: bytes) -> None:
+        self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        self._device = ctypes.c_void_p()
+        self._call("nvmlInit_v2")
+        self._call("nvmlDeviceGetHandleByPciBusId_v2", bus, ctypes.byref(self._device))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if code := getattr(self._nvml, name)(*arguments):
+            raise RuntimeError(f"{name}: error {code}")
+
+    def edge(self) -> tuple[float, float]:
+        """Seconds and joules as the energy counter is next written."""
+        before = self._millijoules()
+        until = time.perf_counter() + 2
+        while (now := self._millijoules()) == before:
+            if time.perf_counter() > until:
+                raise RuntimeError("the energy counter stands still")
+            time.sleep(0.001)
+        return time.perf_counter(), now / 1e3
+
+    def _millijoules(self) -> int:
+        value = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetTotalEnergyConsumption", self._device, ctypes.byref(value))
+        return value.value
+
+    def megahertz(self) -> float:
+        """The SM clock."""
+        value = ctypes.c_uint()
+        self._call("nvmlDeviceGetClockInfo", self._device, 1, ctypes.byref(value))
+        return float(value.value)
+
+    def limit(self) -> float:
+        """Watts."""
+        value = ctypes.c_uint()
+        self._call("nvmlDeviceGetEnforcedPowerLimit", self._device, ctypes.byref(value))
+        return value.value / 1e3

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_gpu.calibration.gpu import Boxes, Gpu, u32, u64
+from mlsys_gpu.calibration.gpu import Boxes, Gpu, Tiles, u32, u64
 from mlsys_gpu.calibration.sources import WGMMA_N
 
 REPEATS = 7
@@ -1193,6 +1193,22 @@ def clusters(meter: Meter) -> None:
                 shared=8 * KIB,
                 **cluster,
             )
+    to = meter.gpu.allocate(4 * MIB)
+    for form, what in (
+        ("stores_1", "st.global of 4 bytes of each lane"),
+        ("stores_4", "four st.global of 4 bytes of each lane"),
+        ("stores_16", "16 st.global of 4 bytes of each lane"),
+        ("relaxed_stores_16", "16 st.global of 4 bytes of each lane (relaxed arrival)"),
+    ):
+        meter.timed(
+            f"cluster_barrier.after_{form}.x2",
+            f"{what}, then barrier.cluster.arrive and wait, all together, 2 CTAs of 4 warps",
+            f"sync/cluster_barrier_{form}",
+            lambda n: [u64(data), u64(to), u32(n)],
+            block=128,
+            grid=2,
+            cluster=2,
+        )
     pair: dict[str, Any] = {"grid": 2, "cluster": 2}
     turn: dict[str, Any] = {"few": 64, "many": 512, "shared": 32 * KIB, **pair}
     for name, kernel, what in (
@@ -1228,6 +1244,296 @@ def clusters(meter: Meter) -> None:
         )
 
 
+def start(meter: Meter) -> None:
+    """What kernels take to start, and what the first accesses to memory take."""
+    gpu = meter.gpu
+    big = gpu.allocate(BIG)
+    gpu.set(big, 0, BIG)
+    boxes = gpu.tensor_map(big, BIG // 128, 64, (64, 64))  # of 8 KiB, one behind the other
+    count, tries = 400, itertools.count()
+    for tail, grid in (("", 1), (".full_grid", gpu.sms)):
+
+        def load(at: int) -> tuple[str, list[Any]]:
+            return "start/start_load", [u64(gpu.times), u64(big + at)]
+
+        def box(at: int) -> tuple[str, list[Any]]:
+            return "start/start_tma", [boxes, u32(at // 128)]
+
+        read, boxed = grid * 2 * KIB, grid * 8 * KIB
+        for name, form, each, size, what in (
+            ("nothing", lambda at: ("start/start_nothing", load(0)[1]), 0, 0,
+             "that have two parameters and load nothing"),
+            ("load_l2", load, 0, 0, "each thread of which loads 16 bytes that are in L2"),
+            ("load_hbm_near", load, read, read * count,
+             "each thread of which loads 16 bytes that are in no cache, next to the kernel before"),
+            ("load_hbm", load, MIB, count * MIB,
+             "each thread of which loads 16 bytes that are in no cache, 1 MiB from the kernel "
+             "before"),
+            ("tma_l2", box, 0, 0, "a thread of which loads 8 KiB with TMA that are in L2"),
+            ("tma_hbm", box, boxed, boxed * count,
+             "a thread of which loads 8 KiB with TMA that are in no cache"),
+        ):  # fmt: skip
+            samples = []
+            for number in range(REPEATS + 1):
+                region = next(tries) * size % (BIG - 512 * MIB) if size else 0
+                queue = []
+                for k in range(count):
+                    kernel, arguments = form(region + k * each)
+                    queue.append(
+                        gpu.prepare(kernel, arguments, grid=grid, block=128, shared=9 * KIB)
+                    )
+                gpu.flush_l2()
+                if not size:
+                    queue[0]()
+                taken = gpu.milliseconds(queue) * 1e3 / count
+                if number:
+                    samples.append(taken)
+            meter.put(
+                f"start.{name}{tail}",
+                samples,
+                "us",
+                f"{count} kernels of {grid} CTA(s) of 128 threads {what}, queued back to back, "
+                "between two events",
+            )
+    overhead = meter.clock_overhead()
+    parameter = []
+    for where in ("l2", "hbm"):
+        for page, step in (("same_page", KIB), ("other_page", 64 * MIB)):
+            taken = []
+            for number in range(REPEATS + 1):
+                arguments = [u64(big + number * 512 * MIB), u64(step), u64(gpu.times)]
+                gpu.flush_l2()
+                for _ in range(1 + (where == "l2")):
+                    gpu.launch("start/start_first", arguments, block=1)
+                stamps = gpu.download(gpu.times, 6).astype(np.int64)
+                if number:
+                    taken.append(np.diff(stamps) - overhead)
+            parameter += [each[0] for each in taken]
+            for k in range(1, 5):
+                meter.put(
+                    f"start.load{k}.{where}.{page}",
+                    [each[k] for each in taken],
+                    "cycles",
+                    f"load {k} of a kernel of one thread, {where.upper()}, "
+                    f"{'1 KiB' if step == KIB else '64 MiB'} from the load before, which has come; "
+                    "by clock64",
+                )
+    meter.put(
+        "start.parameter",
+        parameter,
+        "cycles",
+        "first instruction of a kernel to the use of a parameter, by clock64",
+    )
+
+
+def code(meter: Meter) -> None:
+    """Straight-line code that is in no cache of instructions."""
+    gpu, data = meter.gpu, meter.data()
+    for count in (512, 2048):
+        for warps in (1, 4):
+
+            def cycles(pass_: int, count: int = count, warps: int = warps) -> float:
+                gpu.launch(f"code/code_{count}", [u64(gpu.times), u64(data)], block=32 * warps)
+                clocks = gpu.download(gpu.times, 4 * warps).reshape(2, warps, 2)
+                return span(clocks[pass_]) / count
+
+            found: dict[str, list[float]] = {"hbm": [], "l2": [], "again": [], "warm": []}
+            for _ in range(REPEATS):
+                for where in found:
+                    if where in ("hbm", "l2"):
+                        cycles(0)
+                        gpu.launch("code/code_16384", [u64(gpu.times), u64(data)], grid=gpu.sms)
+                    if where == "hbm":
+                        gpu.flush_l2()
+                    found[where].append(cycles(int(where == "warm")))
+            for where, what in (
+                ("hbm", "after 256 KiB of other code and 256 MiB of reads"),
+                ("l2", "after 256 KiB of other code on all SMs"),
+                ("again", "as the kernel before did"),
+                ("warm", "a second time"),
+            ):
+                meter.put(
+                    f"code.{where}.{count}.w{warps}",
+                    found[where],
+                    "cycles/instruction",
+                    f"{count} fma.rn.f32 in a row in eight chains, {warps} warp(s) go through them "
+                    f"{what}; by clock64",
+                )
+
+
+def rings(meter: Meter) -> None:
+    """Copies of stages as products of matrices make them, while all SMs do."""
+    gpu = meter.gpu
+    memory = gpu.allocate(320 * MIB), gpu.allocate(320 * MIB)
+    for address in memory:
+        gpu.set(address, 0x3C003C00, 320 * MIB)
+    rows = gpu.sms // 11  # of a grid that is 11 tiles wide
+    for name, grid, tiles, boxes, what in (
+        ("one", 1, Tiles(1, 1, 1, 0), 64, "one SM"),
+        ("own", gpu.sms, Tiles(1, 1, gpu.sms, 0), 8, "all SMs, each its own tiles"),
+        ("skewed", 12 * 11, Tiles(12, 12, 11, 6), 64,
+         "all SMs, 12 read the same tiles and begin 6 boxes apart"),
+        ("gemm", rows * 11, Tiles(11, 1, 11, 0), 64,
+         "all SMs, 11 read the same tiles of the first matrix and 12 those of the second, as a "
+         "product does"),
+        ("own.ctas2", 2 * gpu.sms, Tiles(1, 1, 2 * gpu.sms, 0), 4,
+         "two CTAs on all SMs, each its own tiles"),
+        ("gemm.ctas2", 2 * rows * 11, Tiles(11, 1, 11, 0), 32,
+         "two CTAs on all SMs, 11 read the same tiles of the first matrix and 24 those of the "
+         "second, as a product does"),
+    ):  # fmt: skip
+        maps = [
+            gpu.tensor_map(address, 2 * gpu.sms * height, boxes * 64, (height, 64))
+            for address, height in zip(memory, (128, 64), strict=True)
+        ]
+        for stages in (1, 2, 3, 4):
+            how = (
+                f"{stages} stages of 16 KiB and 8 KiB by TMA in flight, refilled by the thread "
+                f"that waits for them, from L2, {what}; difference of two numbers of passes, mean "
+                "of the CTAs"
+            )
+            passes = _ring_passes(meter, grid, [*maps, tiles], stages, boxes)
+            ctas = -(-grid // gpu.sms)  # of an SM
+            meter.put(
+                f"tma_ring.{name}.x{stages}", [ctas * 24 * KIB / n for n in passes], "B/clk/SM", how
+            )
+            meter.put(
+                f"tma_ring.{name}.x{stages}.turnaround",
+                [stages * n for n in passes],
+                "cycles",
+                f"from a stage's issue to the issue of its next copy: {how}",
+            )
+
+
+def _ring_passes(
+    meter: Meter, grid: int, source: list[Any], stages: int, boxes: int
+) -> list[float]:
+    """Cycles of a stage's share of a ring, several times."""
+
+    def cycles(count: int) -> float:
+        clocks = meter.once(
+            "ring/ring_stages",
+            [*source, u32(count), u32(stages), u32(boxes)],
+            grid=grid,
+            shared=(100 if grid > meter.gpu.sms else 200) * KIB,
+        )[:, 0].astype(np.int64)
+        return float((clocks[:, 1] - clocks[:, 0]).mean())
+
+    few, many = 128, 640
+    cycles(few)  # brings the tiles into L2
+    return [slope(few, cycles(few), many, cycles(many)) for _ in range(REPEATS)]
+
+
+def loads(meter: Meter) -> None:
+    """Loads of tiles through registers, and loads beside conflicts in shared memory."""
+    gpu, data = meter.gpu, meter.data()
+    a = gpu.allocate(GIB)
+    gpu.set(a, 1, GIB)
+    passes = 6
+    for number, pitch, (tail, grid), where in itertools.product(
+        (4, 8, 16), (2 * KIB, 16 * KIB), (("sm", 1), ("all", gpu.sms)), ("l2", "hbm")
+    ):
+        samples = []
+        for repeat in range(REPEATS + 1):
+            if where == "hbm":
+                gpu.flush_l2()
+            gpu.launch(
+                f"loads/tile_load_{number}",
+                [u64(gpu.times), u64(a), u64(pitch), u32(passes)],
+                grid=grid,
+                block=128,
+            )
+            clocks = gpu.download(gpu.times, 8 * passes * grid).reshape(passes, grid, 4, 2)
+            if repeat:
+                samples.append(clocks[1:, :, :, 1].max(2) - clocks[1:, :, :, 0].min(2))
+        meter.put(
+            f"tile_load.{tail}.{where}.x{number}.pitch{pitch // KIB}kb",
+            np.concatenate(samples).reshape(-1),
+            "cycles",
+            f"issue to last arrival of {number} 16-byte loads of each of 128 threads, eight lanes "
+            f"a row, rows {pitch // KIB} KiB apart, {where.upper()}, a CTA on "
+            f"{'one SM' if grid == 1 else 'all SMs'}, by clock64",
+        )
+    for name, mask, what in (
+        ("loads", 4 * MIB, "8 coalesced 16-byte loads of each lane, in L2"),
+        ("stores", 4 * MIB, "one st.shared of all lanes to one bank"),
+        ("both", 4 * MIB, "8 coalesced 16-byte loads of each lane, in L2, and one st.shared of "
+         "all lanes to one bank"),
+        ("both2", 4 * MIB, "8 coalesced 16-byte loads of each lane, in L2, and two st.shared of "
+         "all lanes to one bank"),
+        ("loads_l1", 64 * KIB, "8 coalesced 16-byte loads of each lane, in L1"),
+        ("both_l1", 64 * KIB, "8 coalesced 16-byte loads of each lane, in L1, and one st.shared "
+         "of all lanes to one bank"),
+    ):  # fmt: skip
+        meter.timed(
+            f"lsu.{name}",
+            f"{what}, by 16 warps",
+            f"loads/lsu_{name}",
+            lambda n, mask=mask: [u64(data), u64(a), u64(mask - 1), u32(n)],
+            unit="cycles/pass/SM",
+            few=64,
+            many=512,
+            block=512,
+            shared=4 * KIB,
+        )
+
+
+def mma(meter: Meter) -> None:
+    """Matrix products of a warp."""
+    data = meter.data()
+    for name, count, block, unit, what in (
+        ("latency", 32, 32, "cycles", "a chain through the accumulators of one warp"),
+        ("rate", 32 * 16, 512, "cycles/instruction/SM", "eight chains in each of 16 warps"),
+    ):
+        meter.timed(
+            f"mma_m16n8k16.{'cycles' if name == 'rate' else name}",
+            f"mma.sync.m16n8k16 of f16 with f32 accumulators, {what}",
+            f"mma/mma_{name}",
+            lambda n: [u64(data), u32(n)],
+            count,
+            unit=unit,
+            block=block,
+        )
+
+
+def power(meter: Meter) -> None:
+    """Power and clock while one engine is busy."""
+    gpu = meter.gpu
+    a, b, data = gpu.allocate(BIG), gpu.allocate(BIG), meter.data()
+    gpu.upload(np.random.default_rng(3).integers(0, 256, 16 * MIB, np.uint8), a)
+    filled = 16 * MIB
+    while filled < BIG:
+        gpu.copy_seconds(a + filled, a, filled)
+        filled *= 2
+    operands, sink = _normal_halves(gpu), gpu.allocate(64 * KIB)
+    meter.put("power.limit", [gpu.power_limit()], "W", "the limit that the driver enforces")
+
+    def reading(mask: int, n: int) -> list[Any]:
+        return [u64(gpu.times), u64(data), u64(a), u64(mask), u32(n)]
+
+    grid = {"grid": 2 * gpu.sms, "block": 1024}
+    for name, kernel, arguments, how, what in (
+        ("idle", "", [], {}, "nothing runs"),
+        ("wgmma", "wgmma/wgmma_clock", [u64(gpu.times), u64(sink), u64(operands), u32(60_000)],
+         {"grid": gpu.sms, "block": 256, "shared": 64 * KIB},
+         "all SMs run m64n256k16 from two warpgroups on standard normal f16 in shared memory"),
+        ("l2_read", "memory/read_cg", reading(16 * MIB - 1, 20_000), grid,
+         "all SMs read 16 MiB of random bytes that are in L2"),
+        ("hbm_read", "memory/read_cg", reading(BIG - 1, 12_000), grid,
+         "all SMs read 8 GiB of random bytes"),
+        ("hbm_copy", "memory/copy_global_4",
+         [u64(gpu.times), u64(a), u64(b), u64(BIG - 1), u32(6_000)], grid,
+         "all SMs copy 8 GiB of random bytes"),
+        ("ffma", "arithmetic/ffma_rate", [u64(gpu.times), u64(data), u32(400_000)],
+         {"grid": gpu.sms, "block": 512}, "16 warps of all SMs run fma.rn.f32"),
+    ):  # fmt: skip
+        launch = gpu.prepare(kernel, arguments, **how) if kernel else None
+        watts, megahertz = gpu.power(launch, 4)
+        each = "over quarters of a second after the first half"
+        meter.put(f"power.{name}", watts, "W", f"NVML's energy counter {each}, while {what}")
+        meter.put(f"power.{name}.clock", megahertz, "MHz", f"NVML's SM clock {each}, while {what}")
+
+
 GROUPS: dict[str, Callable[[Meter], None]] = {
     "clocks": clocks,
     "launches": launches,
@@ -1240,6 +1546,12 @@ GROUPS: dict[str, Callable[[Meter], None]] = {
     "clusters": clusters,
     "atomics": atomics,
     "multicast": multicast,
+    "start": start,
+    "code": code,
+    "rings": rings,
+    "loads": loads,
+    "mma": mma,
+    "power": power,
 }
 
 

@@ -132,6 +132,30 @@ KERNEL cluster_barrier_relaxed(u64* times, int iters) {
   cluster_sync();
 }
 
+// Stores to global memory just before: the arrival releases them, and waits for them.
+#define CLUSTER_BARRIER_STORES(count, form)                                                     \
+  KERNEL cluster_barrier##form(u64* times, u32* data, char* a, int iters) {                     \
+    u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * 4;                                       \
+    const u32 v = data[threadIdx.x];                                                            \
+    TIMED({                                                                                     \
+      _Pragma("unroll") for (int k = 0; k < count; ++k) asm volatile(                           \
+          "st.global.u32 [%0], %1;" ::"l"(a + ((at + k * 8192) & 0x3fffff)), "r"(v) : "memory"); \
+      at += count * 8192;                                                                       \
+      ARRIVE_AND_WAIT##form                                                                     \
+    })                                                                                          \
+    cluster_sync();                                                                             \
+  }
+#define ARRIVE_AND_WAIT_stores_1 cluster_sync();
+#define ARRIVE_AND_WAIT_stores_4 cluster_sync();
+#define ARRIVE_AND_WAIT_stores_16 cluster_sync();
+#define ARRIVE_AND_WAIT_relaxed_stores_16                     \
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"   \
+               "barrier.cluster.wait.aligned;" ::: "memory");
+CLUSTER_BARRIER_STORES(1, _stores_1)
+CLUSTER_BARRIER_STORES(4, _stores_4)
+CLUSTER_BARRIER_STORES(16, _stores_16)
+CLUSTER_BARRIER_STORES(16, _relaxed_stores_16)
+
 // Thread 0 of two CTAs in turn, each arriving on the other's barrier: in the scope that is the
 // instructions' default, and in the cluster's.
 #define REMOTE(name, ARRIVE, WAIT)                                         \
