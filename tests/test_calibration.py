@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlsys_gpu import artifacts, calibration, cli, device
-from mlsys_gpu.calibration import measure, sources
+from mlsys_gpu.calibration import constants, measure, sources
 from mlsys_gpu.calibration.gpu import TensorMap
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -334,6 +334,11 @@ def test_every_group_launches_kernels_that_exist_with_the_arguments_they_take():
     assert found["st_global.rate.sm"]["value"] == 32
     assert found["cta_gap_cycles"]["value"] == 50
     assert found["clock_mhz"]["value"] == 2000
+    assert found["mma_m16n8k16.cycles"]["value"] == 8
+    assert found["lsu.both"]["value"] == 4096
+    assert found["tma_ring.own.x2"]["value"] == 6  # 24 KiB in 4096 cycles
+    assert found["tma_ring.own.x2.turnaround"]["value"] == 8192
+    assert found["tma_ring.own.ctas2.x2"]["value"] == 12
     assert all(c.keys() == {"value", "unit", "spread", "how"} for c in found.values())
 
 
@@ -458,3 +463,19 @@ def test_committed_constants_agree_with_what_is_known_of_the_chip(committed):
     assert 170 <= value("dsmem_ld.latency.x2") <= 210
     assert value("hbm_read_gbps") < 4800  # the data sheet's
     assert value("tensor_tflops") < 990
+    assert 1 < value("mma_m16n8k16.cycles") < 2  # wgmma's rate and half of it
+    assert value("code.warm.512.w1") == pytest.approx(1, rel=0.01)  # a warp's issue
+    assert value("lsu.stores") == pytest.approx(16 * 32, rel=0.01)  # a wavefront a cycle
+    assert value("power.idle") < value("power.wgmma") < 1.05 * value("power.limit")
+
+
+def test_the_time_model_has_what_the_committed_calibration_gives():
+    path = constants.GPUS / "h200.json"
+    assert json.loads(path.read_text()) == constants.hopper(json.loads(RESULT.read_text()))
+
+
+def test_a_calibration_that_lacks_a_constant_makes_no_model():
+    content = json.loads(RESULT.read_text())
+    del content["constants"]["wgmma.fence"]
+    with pytest.raises(ValueError, match=r"lacks 'wgmma\.fence'"):
+        constants.hopper(content)

@@ -235,8 +235,8 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
         "cycles", "less the product itself and the fence",
     )  # fmt: skip
     say("wgmma_queue", 256, "cycles", "none: how far an issuer may be ahead of the tensor core")
-    say("mma_m16n8k16", 8, "cycles", "half of wgmma's rate (arXiv:2402.13499, table of mma.sync)")
-    say("mma_latency", 33, "cycles", "arXiv:2402.13499, latency of mma.sync.m16n8k16 on H100")
+    put("mma_m16n8k16", 4 * m("mma_m16n8k16.cycles"), "cycles", "of a quarter of the SM")
+    put("mma_latency", m("mma_m16n8k16.latency"), "cycles")
 
     # Instructions, in warp instructions a cycle.
     for name, of in (
