@@ -50,7 +50,7 @@ def chosen_gpu(wanted: bool | str | None, arch: str) -> str:
             f"the kernel is for {arch}, and {gpu.name} is of {gpu.arch}; "
             f"leave the GPU out, or name one of {arch}, as {default_gpu(arch)}"
         )
-    return wanted.lower()
+    return wanted if wanted.endswith(".json") else wanted.lower()
 
 
 def recorder(sample: int | None = None, alone: bool = False) -> Any:

@@ -428,7 +428,12 @@ class Model:
                     longest, shown, logs_shown = one, end, logs
                     traced = trace or traced
             cycles = self._grid(durations, traffic, count)
-        flops, tensor = self._tensor(logs_shown)
+        sampled = sum(len(numbers) for numbers, _ in self.groups)
+        flops = tensor = 0.0
+        for numbers, logs in self.groups:
+            done, cycles_busy = self._tensor(logs)
+            flops += done * len(numbers) / sampled
+            tensor += cycles_busy * len(numbers) / sampled
         busy = 0.0
         if cycles:
             busy = min(1.0, tensor * self.part * count * self.size / active / cycles)

@@ -168,15 +168,38 @@ def interpolated(table: dict[str, float], at: float) -> float:
 
 @lru_cache(maxsize=8)
 def gpu_constants(name: str) -> Gpu:
-    """The constants of a GPU by name (``h200``, ``b200``).
+    """The constants of a GPU by name (``h200``, ``b200``), or those of a file: one of constants, or
+    what ``mlsys-gpu calibrate -o FILE.json`` has measured on another Hopper GPU.
 
-    Raises ``ValueError`` for a GPU that has no file, naming those that have.
+    Raises ``ValueError`` for a name that has no file, naming those that have, and for a file that
+    holds neither.
     """
+    if name.endswith(".json"):
+        return _of_file(Path(name))
     path = _FOLDER / f"{name.lower()}.json"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in _FOLDER.glob("*.json")))
-        raise ValueError(f"no constants for the GPU {name!r}; there are {known}")
+        raise ValueError(
+            f"no constants for the GPU {name!r}; there are {known}, and files of mlsys-gpu "
+            "calibrate (FILE.json)"
+        )
     return Gpu(json.loads(path.read_text()))
+
+
+def _of_file(path: Path) -> Gpu:
+    try:
+        record = json.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from None
+    if not isinstance(record, dict) or "constants" not in record:
+        raise ValueError(f"{path} holds no constants: pass a file of mlsys-gpu calibrate")
+    if "provenance" in record:
+        from mlsys_gpu.calibration.constants import hopper
+
+        record = hopper(record)
+    return Gpu(record)
 
 
 def default_gpu(arch: str) -> str:
