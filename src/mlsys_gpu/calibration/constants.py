@@ -72,21 +72,61 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     put("clock", m("clock_mhz"), "MHz")
     put("clock_tensor", m("clock_mhz_tensor"), "MHz")
 
+    # Power: what draws it, at the boost clock. It grows with the cube of the clock.
+    idle = m("power.idle")
+    put("power_limit", m("power.limit"), "W")
+    put("power_idle", idle, "W")
+    put(
+        "power_tensor",
+        (m("power.wgmma") - m("power.idle")) * (m("clock_mhz") / m("power.wgmma.clock")) ** 3,
+        "W", "tensor cores always busy, at the boost clock",
+    )  # fmt: skip
+    l2 = (m("power.l2_read") - m("power.idle")) * (m("clock_mhz") / m("power.l2_read.clock")) ** 3
+    put("power_l2", l2, "W", "all of L2's read bandwidth")
+    through = m("hbm_copy_gbps") / 2 / m("l2_read_gbps")
+    put(
+        "power_hbm", m("power.hbm_copy") - m("power.idle") - through * l2, "W",
+        "all of device memory's bandwidth, less L2's part",
+    )  # fmt: skip
+
     # A launch in a queue of launches, and CTAs that follow each other.
     put("launch", m("kernel_gap_cycles") / m("clock_mhz"), "us")
+    put(
+        "start",
+        m("start.load_hbm.full_grid") * m("clock_mhz") - m("kernel_gap_cycles")
+        - m("start.load1.hbm.same_page") - m("start.parameter"),
+        "cycles", "a kernel of one load, less the gap before it, the load and the parameter",
+    )  # fmt: skip
     put("cta_start", m("cta_gap_cycles"), "cycles")
     put("cta_stagger", m("launch_cta_cycles.t128"), "cycles")
 
     # The chip's bandwidths, and an SM's ports.
     put("l2_read", m("l2_read_gbps"), "GB/s", "threads' loads")
-    put("l2_copy", m("tma_load.rate.all.l2.x4"), "GB/s", "copies, of bytes that no other SM reads")
+    # Of copies: of bytes that no other SM reads, and of bytes that 12 SMs read in step. Where SMs
+    # read the same and are not in step, as in a GEMM, a part of them still does so together.
+    clock = m("clock_mhz") * 1e6
+    own, step = m("tma_ring.own.x4"), m("tma_load.rate.all.l2_shared12.x4") * 1e9
+    step /= clock * gpu["multiprocessors"]
+    mixed, different = m("tma_ring.gemm.x4"), (2 / 11 + 1 / 12) / 3
+    apart = (1 / mixed - 1 / step) / (1 / own - 1 / step)
     put(
-        "l2_copy_shared",
-        m("tma_load.rate.all.l2_shared12.x4"), "GB/s", "copies, of bytes that 12 SMs read together",
+        "together", 1 - (apart - different) / (1 - different), "1",
+        "which part of the SMs that read the same bytes does so at the same time",
     )  # fmt: skip
-    say(
-        "together", 0.5, "1",
-        "none: of the SMs that read the same bytes, how many do so at the same time",
+    scale = clock * gpu["multiprocessors"] / 1e9
+    put("l2_copy", m("tma_ring.own.x4") * m("clock_mhz") / m("clock_mhz") * scale, "GB/s")
+    put("l2_copy_shared", m("tma_load.rate.all.l2_shared12.x4"), "GB/s")
+    most = m("tma_ring.gemm.x4")
+    put(
+        "l2_copy_loaded",
+        {
+            "0": 0.0,
+            f"{m('tma_ring.gemm.x1') / most:.3f}":
+                m("tma_ring.gemm.x1.turnaround") - m("tma_ring.one.x1.turnaround"),
+            f"{m('tma_ring.gemm.x2') / most:.3f}":
+                m("tma_ring.gemm.x2.turnaround") - 2 * 24 * 1024 / most,
+        },
+        "cycles", "what a copy waits longer, by the part of the bandwidth that is used",
     )  # fmt: skip
     put("l2_write", m("l2_write_gbps"), "GB/s")
     put("sm_bytes", 8192 / m("tma_load.box_elected.8kb"), "bytes/cycle/SM")
@@ -127,8 +167,8 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     say("burst", 1000, "cycles", "none: how long an SM may use the others' share of L2 and memory")
     put(
         "store_acknowledged",
-        m("fence.acq_rel_gpu_after_st_global.t128") - m("fence.acq_rel_gpu.t128"), "cycles",
-        "what a store before a fence adds to it",
+        m("cluster_barrier.after_stores_1.x2") - m("cluster_barrier.x2"), "cycles",
+        "what a store before a release adds to it",
     )  # fmt: skip
     put("store_drain", m("fence.sc_gpu_after_st_global.t128"), "cycles")
     say("store_buffer", 2000, "cycles", "none: how far a warp's stores may be behind it")

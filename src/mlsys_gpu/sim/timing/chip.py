@@ -365,7 +365,9 @@ class Model:
             share.waits = (
                 interpolated(gpu["l2_loaded"], self._l2_busy(traffic, cycles)),
                 interpolated(gpu["hbm_loaded"], self._memory_busy(traffic, cycles)),
-                _queue(self._copies_busy(traffic, share, active, cycles)),
+                interpolated(
+                    gpu["l2_copy_loaded"], self._copies_busy(traffic, share, active, cycles)
+                ),
             )
         return share
 
@@ -427,7 +429,7 @@ class Model:
                 if one > longest:
                     longest, shown, logs_shown = one, end, logs
                     traced = trace or traced
-            cycles = self._grid(durations, traffic, count)
+            cycles = self._grid(durations, traffic, count) + gpu.cycles("start")
         sampled = sum(len(numbers) for numbers, _ in self.groups)
         flops = tensor = 0.0
         for numbers, logs in self.groups:
@@ -437,7 +439,8 @@ class Model:
         busy = 0.0
         if cycles:
             busy = min(1.0, tensor * self.part * count * self.size / active / cycles)
-        clock = gpu.clock_at(busy)
+        memory_busy, l2_busy = self._memory_busy(traffic, cycles), self._l2_busy(traffic, cycles)
+        clock = gpu.clock_at(busy, l2_busy, memory_busy)
         # What waits for memory alone takes the same time at any clock.
         note = f"modelled for {gpu.name}, not measured"
         if not self.recording.complete or len(self.recording.sampled) < count:
@@ -454,8 +457,8 @@ class Model:
             traffic=traffic,
             tensor_flops=flops * count * self.part,
             tensor_busy=busy,
-            memory_busy=self._memory_busy(traffic, cycles),
-            l2_busy=self._l2_busy(traffic, cycles),
+            memory_busy=memory_busy,
+            l2_busy=l2_busy,
             replayed=len(self.groups),
             executed=self.recording.clusters,
             note=note,

@@ -3,7 +3,7 @@
 Each constant is ``{"value": …, "unit": …, "source": …}``: a number, or a table of numbers by shape;
 where it comes from is said beside it (a measurement of ``mlsys-gpu calibrate``, or a document).
 Units are ``cycles`` (of the SM clock), ``bytes/cycle/SM``, ``instructions/cycle/SM`` (of a warp),
-``GB/s``, ``MHz``, ``us``, ``bytes`` and ``1`` (a count).
+``GB/s``, ``MHz``, ``us``, ``bytes``, ``W`` and ``1`` (a count).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 UNITS = (
-    "cycles", "bytes/cycle/SM", "instructions/cycle/SM", "GB/s", "MHz", "us", "bytes", "1",
+    "cycles", "bytes/cycle/SM", "instructions/cycle/SM", "GB/s", "MHz", "us", "bytes", "W", "1",
 )  # fmt: skip
 
 _FOLDER = Path(__file__).resolve().parent / "gpus"
@@ -145,14 +145,24 @@ class Gpu:
         del in_tmem
         return interpolated(self[f"tcgen05_mma_m{m}_group{group}"], n)
 
-    def clock_at(self, busy: float) -> float:
-        """The clock (Hz) where the tensor cores are busy for this part of the time.
+    def clock_at(self, tensor: float, l2: float, memory: float) -> float:
+        """The clock (Hz) that the power limit leaves, where the tensor cores, L2's and device
+        memory's bandwidth are in use for these parts.
 
-        The power limit sets it: what they draw grows with the cube of the clock (its voltage grows
-        with it), and at the limit they hold ``clock_tensor`` when they are always busy.
+        What is drawn beyond idling grows with the cube of the clock (the voltage grows with it).
+        Where a GPU's powers are not known, ``clock_tensor`` is what it holds with tensor cores that
+        are always busy, and nothing else counts.
         """
-        limit = (float(self["clock_tensor"]) / float(self["clock"])) ** 3
-        return self.clock_hz * min(1.0, (limit / max(busy, 1e-6)) ** (1 / 3))
+        if "power_limit" in self.constants:
+            limit = float(self["power_limit"]) - float(self["power_idle"])
+            drawn = (
+                float(self["power_tensor"]) * tensor
+                + float(self["power_l2"]) * min(1.0, l2)
+                + float(self["power_hbm"]) * min(1.0, memory)
+            )
+        else:
+            limit, drawn = (float(self["clock_tensor"]) / float(self["clock"])) ** 3, tensor
+        return self.clock_hz * min(1.0, (limit / max(drawn, 1e-6)) ** (1 / 3))
 
 
 def interpolated(table: dict[str, float], at: float) -> float:

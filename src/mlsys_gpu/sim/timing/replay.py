@@ -41,8 +41,8 @@ class Share:
     hbm_write: float
     cold: dict[int, float] = field(default_factory=dict)
     traffic: dict[int, float] = field(default_factory=dict)
-    #: What the traffic of others adds to the latency of L2 and of memory, for a line; and how many
-    #: times its own transfer a copy waits for those of others.
+    #: What the traffic of others adds to the latency of L2 and of memory for threads' loads, and to
+    #: that of copies.
     waits: tuple[float, float, float] = (0.0, 0.0, 0.0)
     contended: dict[int, float] = field(default_factory=dict)  # addresses: SMs that want them
 
@@ -420,10 +420,8 @@ class Replay:
         sm.l2 = start + wire / rate
         come = sm.inward if sm.inward > sm.l2 else sm.l2
         near, far = self.copy_latency if copy else self.latency
-        near += share.waits[0]
-        far += share.waits[1]
-        if copy:
-            near += share.waits[2] * wire / rate
+        near += share.waits[2] if copy else share.waits[0]
+        far += share.waits[1] + (share.waits[2] if copy else 0.0)
         cold = share.cold.get(space, 1.0)
         if cold:  # who asks for several lines waits for the slowest of them
             far += self.gpu.doubling[rows] * math.log2(max(1.0, wire / 128))
@@ -499,7 +497,7 @@ class Replay:
         _, _, n, sectors, nbytes, place = event
         t = self._issue(lane, t, n)
         wire = 32.0 * sectors
-        self._shared_pipe(lane.sm, t, wire / 128)
+        self._shared_pipe(lane.sm, t, wire / self.share.port_out)  # through the same unit
         left = self._push_out(lane.sm, t, min(nbytes, wire), wire, place[0])
         copy = lane.copy
         lane.stored = left + self.gpu.acknowledged
