@@ -1,0 +1,113 @@
+"""Modelled times against measured ones: an H200's (tests/sim/judged.py), and published B200 figures.
+
+The model's constants come from micro-benchmarks and documents; nothing here has a part in them. All
+of the pairs: ``python scripts/h200/model.py``.
+"""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+import mlsys_gpu as mg
+from mlsys_gpu import sim
+from mlsys_gpu.sim import timing
+
+from . import judged
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "book" / "results" / "h200"
+
+
+def measured(name: str, **shape: int) -> dict:
+    rows = json.loads((RESULTS / "judges.json").read_text())["rows"]
+    return next(r for r in rows if r["kernel"] == name and shape.items() <= r.items())
+
+
+#: Of each sort one or two, those that simulate in a second: copies, reductions, arithmetic, GEMM.
+CHOSEN = [
+    measured("micro/copy_vector", n=33554432),
+    measured("micro/copy_tma", R=2048),
+    measured("micro/copy_bulk", n=2097152),
+    measured("micro/copy_cp_async", n=33554432),
+    measured("micro/row_sum", R=8192),
+    measured("micro/total", n=33554432),
+    measured("micro/transpose", R=8192, padding=1),
+    measured("micro/transpose", R=8192, padding=0),
+    measured("micro/exp_chain", n=33554432),
+    measured("micro/fma_chain", n=2097152),
+    measured("gemm/hopper/step2", K=448),
+    measured("gemm/hopper/step3", M=1024),
+    measured("gemm/hopper/step3", M=2048, N=2048),
+    measured("gemm/hopper/step3", M=4096),
+    measured("fixtures/hopper_persistent", M=1024, stages=2),
+    measured("fixtures/hopper_persistent", M=2048, stages=3),
+    measured("fixtures/hopper_persistent", M=2048, stages=4),
+    measured("fixtures/hopper_cluster", M=2048, clusters=132),
+    measured("fixtures/hopper_attention", M=16896),
+]
+
+
+def error_of(row: dict) -> float:
+    case = judged.of_row(row)
+    assert case is not None
+    return sim.model(case.build(), gpu="h200").microseconds / (1e3 * row["ms"]) - 1
+
+
+def test_an_h200_takes_what_the_model_says():
+    errors = {judged.of_row(row).id: error_of(row) for row in CHOSEN}
+    for name, error in errors.items():
+        print(f"{name:60} {100 * error:+6.1f} %")
+    sizes = [abs(e) for e in errors.values()]
+    print(f"mean {100 * statistics.fmean(sizes):.1f} %, largest {100 * max(sizes):.1f} %")
+    assert len(sizes) >= 12
+    assert statistics.fmean(sizes) <= 0.10
+    assert max(sizes) <= 0.25, errors
+
+
+def test_the_committed_table_is_of_these_kernels():
+    """``book/results/h200/modelled.json``: every measured pair, none left out."""
+    table = json.loads((RESULTS / "modelled.json").read_text())
+    rows = json.loads((RESULTS / "judges.json").read_text())["rows"]
+    assert len(table["rows"]) == len(rows)
+    for row, of in zip(table["rows"], rows, strict=True):
+        assert row["kernel"] == of["kernel"]
+        assert row["measured_us"] == pytest.approx(1e3 * of["ms"], abs=1e-3)
+        assert row["error"] == pytest.approx(row["modelled_us"] / row["measured_us"] - 1, abs=1e-3)
+    errors = [abs(row["error"]) for row in table["rows"]]
+    assert table["summary"]["mean"] == pytest.approx(statistics.fmean(errors), abs=1e-3)
+    assert table["summary"]["largest"] == max(errors)
+    assert statistics.fmean(errors) <= 0.10
+
+
+#: Published for ``gemm/fp16_bf16_gemm`` of tirx-kernels on a B200, microseconds (its README).
+PUBLISHED = {4096: 93.4, 8192: 689.0}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_what_a_b200_would_take_for_a_gemm_with_pairs_of_ctas(size):
+    module = pytest.importorskip("tirx_kernels.gemm.fp16_bf16_gemm")
+    kernel = module.get_kernel(M=size, N=size, K=size, dtype="fp16")
+    modelled = mg.model(kernel, gpu="b200", clusters=4)
+    print(f"{size}³: modelled {modelled.microseconds:.1f} us, published {PUBLISHED[size]} us")
+    print(modelled.text(2 * size**3))
+    assert modelled.tensor_flops == pytest.approx(2 * size**3, rel=0.01)
+    assert modelled.microseconds == pytest.approx(PUBLISHED[size], rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["h200", "b200"])
+def test_every_constant_has_a_unit_and_a_source(name):
+    gpu = timing.gpu_constants(name)
+    for constant, entry in gpu.constants.items():
+        assert entry["unit"] in timing.constants.UNITS, constant
+        assert len(entry["source"]) > 10, constant
+        if entry["source"].startswith("none"):  # an assumption, which says so
+            assert entry["source"].startswith("none: "), constant
+
+
+def test_the_same_constants_for_both_gpus():
+    hopper, blackwell = (set(timing.gpu_constants(n).constants) for n in ("h200", "b200"))
+    own = {n for n in hopper if n.startswith(("wgmma", "power"))}
+    assert hopper - own <= blackwell
+    assert all(n.startswith(("tcgen05", "tmem")) for n in blackwell - hopper)
