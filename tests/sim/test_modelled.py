@@ -13,6 +13,7 @@ import pytest
 import mlsys_gpu as mg
 from mlsys_gpu import sim
 from mlsys_gpu.sim import timing
+from mlsys_gpu.sim.timing.constants import UNITS
 
 from . import judged
 
@@ -100,7 +101,7 @@ def test_what_a_b200_would_take_for_a_gemm_with_pairs_of_ctas(size):
 def test_every_constant_has_a_unit_and_a_source(name):
     gpu = timing.gpu_constants(name)
     for constant, entry in gpu.constants.items():
-        assert entry["unit"] in timing.constants.UNITS, constant
+        assert entry["unit"] in UNITS, constant
         assert len(entry["source"]) > 10, constant
         if entry["source"].startswith("none"):  # an assumption, which says so
             assert entry["source"].startswith("none: "), constant
