@@ -58,7 +58,7 @@ def occupancy(
     }
     if registers:
         of_warp = (32 * registers + 255) // 256 * 256
-        limits["registers"] = REGISTERS // (of_warp * warps)
+        limits["registers"] = 4 * (REGISTERS // 4 // of_warp) // warps  # each quarter has its own
     if tmem_columns:
         limits["tensor memory"] = 512 // tmem_columns
     limit = min(limits, key=lambda name: limits[name])
