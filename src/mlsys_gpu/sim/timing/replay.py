@@ -312,7 +312,6 @@ class Replay:
         while heap:
             t, _, lane = heapq.heappop(heap)
             events, at, n = lane.events, lane.at, len(lane.events)
-            limit = heap[0][0] if heap else float("inf")
             traced = trace is not None and lane.copy is self.traced
             while at < n:
                 event = events[at]
@@ -322,7 +321,7 @@ class Replay:
                         self._note_wait(lane, t, at)
                     lane.waited["memory"] = lane.waited.get("memory", 0.0) + lane.loaded - t
                     t = lane.loaded
-                    if t > limit:
+                    if heap and t > heap[0][0]:
                         break
                 lane.at = was = at
                 begin = t
@@ -332,7 +331,7 @@ class Replay:
                     break
                 if trace is not None and traced and t > begin:
                     trace.warps.setdefault((lane.rank, lane.index), []).append((begin, t, was))
-                if t > limit:
+                if heap and t > heap[0][0]:  # who comes first, also of those just woken
                     break
             lane.at = at
             if t < 0:
@@ -548,10 +547,11 @@ class Replay:
         if phase.missing:
             phase.waiters.append((lane, t, lane.at, kind))
             return -1.0
-        if phase.time > t:
-            lane.waited[token[0]] = lane.waited.get(token[0], 0.0) + phase.time - t
-            t = phase.time
-        return t + self._pass(kind, phase)
+        passed = self._pass(kind, phase)
+        if phase.time > t:  # complete, but not yet
+            passed += phase.time - t + (self.gpu.lane_wake if kind == "lane" else 0.0)
+            lane.waited[token[0]] = lane.waited.get(token[0], 0.0) + passed
+        return t + passed
 
     def _copy_in(self, lane: Lane, t: float, event: tuple) -> float:
         _, _, nbytes, copies, place, _, targets = event
