@@ -623,7 +623,7 @@ def trace(
     ] = None,
     clusters: Annotated[
         str | None,
-        typer.Option("--clusters", metavar="N", help="Clusters to run, for all of them; 8."),
+        typer.Option("--clusters", metavar="N", help="Clusters to run, for all of them; 6."),
     ] = None,
     output: Annotated[
         Path | None,

@@ -329,7 +329,7 @@ def model(
         arrays: as for :func:`simulate`; they are not changed. Without any, zeros of the declared
             shapes stand for the tensors (a kernel with other arguments needs them).
         gpu: whose constants hold: ``"h200"``, ``"b200"``; the architecture's by default.
-        clusters: how many clusters run, 8 by default.
+        clusters: how many clusters run, 6 by default.
         arch: as for :func:`simulate`.
         registers: of a thread; by default the compiler is asked.
 

@@ -111,7 +111,7 @@ def model(
 
     ``arrays`` are as for :func:`simulate`, and are not changed; without any, tensors of zeros of
     the declared shapes are used, and the kernel must have no other arguments. ``gpu`` names a file
-    of constants (``"h200"``, ``"b200"``); ``clusters`` is how many clusters run (8); ``registers``
+    of constants (``"h200"``, ``"b200"``); ``clusters`` is how many clusters run (6); ``registers``
     of a thread, where the compiler is not to be asked for them.
     Raises ``ValueError`` for a GPU that is not known or is of another architecture.
     """

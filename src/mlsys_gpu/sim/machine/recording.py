@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,8 +108,9 @@ class TimedMBarrier(MBarrier):
             w.charged.append(((self.number, self.epoch + phase - 1), self.cta.rank, nbytes))
 
 
-#: Clusters that a timed run records, and clusters of the first wave that are looked at.
-SAMPLE, MOST_PROBED = 6, 160
+#: Clusters that a timed run records where they alone run, and where all do (recording takes its
+#: time, too); and clusters of the first wave that are looked at.
+SAMPLE, SAMPLE_OF_ALL, MOST_PROBED = 6, 5, 160
 
 #: Runtime functions that read global memory, and which of their arguments says where.
 _READERS = {"ld_global": 0, "cp_async": 1, "tma_load": 1, "bulk_load": 1}
@@ -146,22 +148,25 @@ def reader_warps(sampled: dict[int, Any]) -> dict[int, tuple[int, int]]:
         for rank, cta in enumerate(logs):
             for index, log in enumerate(cta):
                 for event in log:
-                    if event[0] in (LOAD, ASYNC_COPY, COPY_IN):
-                        place = event[4] if event[0] == COPY_IN else event[5]
-                        found.setdefault(place[0], (rank, index))
+                    kind = event[0]
+                    if kind == COPY_IN:
+                        found.setdefault(event[4][0], (rank, index))
+                    elif kind in (LOAD, ASYNC_COPY):
+                        found.setdefault(event[5][0], (rank, index))
     return found
 
 
 def first_places(logs: list[list[list[tuple]]]) -> dict[int, tuple]:
     """Where a cluster begins to read each tensor, as a probe notes it."""
     found: dict[int, tuple] = {}
-    for event in (e for cta in logs for log in cta for e in log):
-        if event[0] in (LOAD, ASYNC_COPY):
-            place = event[5]
-            found.setdefault(place[0], (place[1],))
-        elif event[0] == COPY_IN:
-            place = event[4]
-            found.setdefault(place[0], tuple(place[1:]))
+    for log in (log for cta in logs for log in cta):
+        for event in log:
+            kind = event[0]
+            if kind == COPY_IN:
+                if event[4][0] not in found:
+                    found[event[4][0]] = tuple(event[4][1:])
+            elif kind in (LOAD, ASYNC_COPY):
+                found.setdefault(event[5][0], (event[5][1],))
     return found
 
 
@@ -331,12 +336,7 @@ def wraps(*names: str):
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            original = OPS[name]
-
-            def call(w, *args, _original=original, _function=function, **kwargs):
-                return _function(_original, w, *args, **kwargs)
-
-            WRAPPERS[name] = call
+            WRAPPERS[name] = partial(function, OPS[name])
         return function
 
     return register
@@ -644,8 +644,10 @@ def _turn(w: Warp, number: int) -> Token:
     return known[number], rendezvous.phase if rendezvous is not None else 0
 
 
-def _number(barrier) -> int:
-    return int(np.asarray(barrier).flat[0])
+def _number(value) -> int:
+    if type(value) is int:
+        return value
+    return int(np.asarray(value).flat[0])
 
 
 def _meet(w: Warp, number: int, waits: bool = True) -> None:
@@ -901,13 +903,16 @@ def _wgmma(original, w, d, steps, n, dtype, *rest, **kwargs):
     operands = ((w.rank, _operand(b)),)
     if not registers:
         operands = ((w.rank, _operand(a)), *operands)
-    log = w.log
-    if log and log[-1][0] == WGMMA and log[-1][1:4] == (w.s, n, registers):
-        last = log[-1]
-        more = tuple([o for o in operands if o not in last[6]])
-        log[-1] = (*last[:4], last[4] + len(steps), dtype, last[6] + more if more else last[6])
+    log, count = w.log, len(steps)
+    last: tuple[Any, ...] = log[-1] if log else (None,)
+    if last[0] == WGMMA and last[1] == w.s and last[2] == n and last[3] == registers:
+        count += last[4]
+        for operand in operands:
+            if operand not in last[6]:
+                last = (*last[:6], (*last[6], operand))
+        log[-1] = (WGMMA, w.s, n, registers, count, dtype, last[6])
     else:
-        log.append((WGMMA, w.s, n, registers, len(steps), dtype, operands))
+        log.append((WGMMA, w.s, n, registers, count, dtype, operands))
     return result
 
 
@@ -944,10 +949,13 @@ def _tcgen05_mma(original, w, d, a, b, idesc, accumulate, group=1, mask=None, a_
     columns = form.n if form.m // group == 128 or group == 1 else form.n // 2
     log = w.log
     head = (w.s, form.m, form.n, group, bool(a_in_tmem))
-    if log and log[-1][0] == TC_MMA and log[-1][1:6] == head and log[-1][8] == column:
-        last = log[-1]
-        more = tuple([o for o in operands if o not in last[7]])
-        log[-1] = (*last[:6], last[6] + 1, last[7] + more, column, columns)
+    last: tuple[Any, ...] = log[-1] if log else (None,)
+    if last[0] == TC_MMA and last[8] == column and last[1:6] == head:
+        known = last[7]
+        for operand in operands:
+            if operand not in known:
+                known = (*known, operand)
+        log[-1] = (TC_MMA, *head, last[6] + 1, known, column, columns)
     else:
         log.append((TC_MMA, *head, 1, operands, column, columns))
     return result

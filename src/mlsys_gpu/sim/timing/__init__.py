@@ -56,20 +56,32 @@ def chosen_gpu(wanted: bool | str | None, arch: str) -> str:
 def recorder(sample: int | None = None, alone: bool = False) -> Any:
     """What makes the recorder of a timed run, once its machine is there."""
     recording = importlib.import_module("mlsys_gpu.sim.machine.recording")
-    count = recording.SAMPLE if sample is None else sample
+    usual = recording.SAMPLE if alone else recording.SAMPLE_OF_ALL
+    count = usual if sample is None else sample
     return lambda machine: recording.Recorder(machine, count, alone)
 
 
-def compiled_facts(kernel: Any, arch: str | None = None) -> Compiled:
-    """What the compiler has decided about a kernel: read from its machine code.
+#: What is known of the kernels of this process, by their Programs' keys.
+_FACTS: dict[str, Compiled] = {}
+
+
+def compiled_facts(kernel: Any, program: Program) -> Compiled:
+    """What the compiler has decided about a kernel: read from its machine code, once a process.
 
     Nothing is known where the compiler or the disassembler is not installed, or where the kernel is
     a :class:`Program`, of which only the translation is there.
     """
-    from mlsys_gpu import artifacts
-
     if isinstance(kernel, Program):
         return Compiled()
+    found = _FACTS.get(program.key)
+    if found is None:
+        found = _FACTS[program.key] = _read_facts(kernel, program.arch)
+    return found
+
+
+def _read_facts(kernel: Any, arch: str) -> Compiled:
+    from mlsys_gpu import artifacts
+
     try:
         made = artifacts.inspect(kernel, arch)
         registers, sass = int(made.resources["registers"]), made.sass
@@ -130,7 +142,7 @@ def of(report: Any) -> Timing:
     """The timing of a report of a timed run."""
     name, kernel = report._timed
     program = report._recording.program
-    compiled = compiled_facts(kernel, program.arch)
+    compiled = compiled_facts(kernel, program)
     return Model(report._recording, program, gpu_constants(name), compiled).timing()
 
 
@@ -166,7 +178,7 @@ def model(
         checks=False,
         timing=recorder(clusters, alone=True),
     )
-    compiled = compiled_facts(kernel, program.arch)
+    compiled = compiled_facts(kernel, program)
     if registers is not None:
         compiled = replace(compiled, registers=registers)
     program = report._recording.program

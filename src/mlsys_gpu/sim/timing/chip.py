@@ -231,9 +231,10 @@ class Model:
         """Addresses that atomics of several clusters meet at."""
         seen: dict[int, set[int]] = {}
         for number, logs in self.recording.sampled.items():
-            for event in (e for cta in logs for log in cta for e in log):
-                if event[0] == E.ATOMIC and event[2] == "global":
-                    seen.setdefault(event[6], set()).add(number)
+            for log in (log for cta in logs for log in cta):
+                for event in log:
+                    if event[0] == E.ATOMIC and event[2] == "global":
+                        seen.setdefault(event[6], set()).add(number)
         return {where for where, clusters in seen.items() if len(clusters) > 1}
 
     def _tmem_columns(self) -> int:

@@ -105,6 +105,7 @@ class Gpu:
         self.peer_bytes = c("dsmem_bytes")
         self.mma_latency = c("mma_latency")
         self._delays: dict[str, tuple[float, float]] = {}
+        self._wgmma: dict[tuple[int, bool], float] = {}
         if self.arch == "sm_90a":
             self.wgmma_queue = c("wgmma_queue")
             self.wgmma_latency = c("wgmma_latency")
@@ -134,7 +135,11 @@ class Gpu:
 
     def wgmma(self, n: int, registers: bool) -> float:
         """Cycles of one ``wgmma.mma_async.m64nNk16`` in steady state."""
-        return interpolated(self["wgmma_rs" if registers else "wgmma_ss"], n)
+        found = self._wgmma.get((n, registers))
+        if found is None:
+            found = interpolated(self["wgmma_rs" if registers else "wgmma_ss"], n)
+            self._wgmma[n, registers] = found
+        return found
 
     def mma(self, k: int) -> float:
         """Cycles of one ``mma.sync.m16n8kK`` of a warp."""
