@@ -49,7 +49,8 @@ def gpu_of(arch="sm_90a", **values):
     base |= json.loads((constants._FOLDER / "b200.json").read_text())["constants"]
     neutral = {
         "cycles": 0.0, "bytes/cycle/SM": 1e9, "instructions/cycle/SM": 4.0, "GB/s": 1e9,
-        "MHz": 1000.0, "us": 0.0, "bytes": 1e9, "1": 1,
+        "MHz": 1000.0, "us": 0.0, "bytes": 1e9, "W": 0.0,
+        "1": 1,
     }  # fmt: skip
     made = {}
     for name, constant in base.items():
@@ -61,6 +62,7 @@ def gpu_of(arch="sm_90a", **values):
             value = values.pop(name)
         made[name] = {"value": value, "unit": constant["unit"], "source": "made up"}
     made["sms"]["value"] = values.pop("sms", 2)
+    made["power_limit"]["value"] = 1.0  # that nothing comes near
     assert not values, values
     return constants.Gpu({"name": "Round", "arch": arch, "constants": made})
 
