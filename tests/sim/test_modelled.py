@@ -1,4 +1,4 @@
-"""Modelled times against measured ones: an H200's (tests/sim/judged.py), and published B200 figures.
+"""Modelled times against measured ones: an H200's (tests/sim/judged.py), published B200 ones.
 
 The model's constants come from micro-benchmarks and documents; nothing here has a part in them. All
 of the pairs: ``python scripts/h200/model.py``.

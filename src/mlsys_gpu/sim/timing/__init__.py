@@ -141,9 +141,17 @@ def loads_together(sass: str, opcode: str = "LDG") -> int | None:
 def of(report: Any) -> Timing:
     """The timing of a report of a timed run."""
     name, kernel = report._timed
+    if not report.completed:
+        raise ValueError(f"no time can be modelled of a run that stopped: {_fault(report)}")
     program = report._recording.program
     compiled = compiled_facts(kernel, program)
     return Model(report._recording, program, gpu_constants(name), compiled).timing()
+
+
+def _fault(report: Any) -> str:
+    """What stopped a run, in one sentence."""
+    found = [f for f in report.findings if f.severity == "error"]
+    return found[0].message if found else "it did not complete"
 
 
 def model(
@@ -178,6 +186,11 @@ def model(
         checks=False,
         timing=recorder(clusters, alone=True),
     )
+    if not report.completed:
+        raise ValueError(
+            f"no time can be modelled: {_fault(report)}. Only a few clusters have run; where they "
+            "wait for others, run the kernel whole: simulate(…, timing=True)"
+        )
     compiled = compiled_facts(kernel, program)
     if registers is not None:
         compiled = replace(compiled, registers=registers)

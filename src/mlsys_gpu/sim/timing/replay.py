@@ -103,21 +103,18 @@ class Lane:
         "bulk",
         "commits",
         "copy",
-        "done",
         "events",
         "groups",
         "index",
-        "keep",
         "loaded",
         "mma",
         "rank",
         "rounds",
-        "run",
         "slot",
         "sm",
-        "spans",
         "stored",
         "t",
+        "tmem",
         "waited",
     )  # fmt: skip
 
@@ -127,7 +124,6 @@ class Lane:
         self.t = t
         self.at = 0
         self.rounds = 0  # batches of the current load that have come
-        self.run = 0.0  # cycles that it has not waited
         self.stored = 0.0  # when its stores so far are performed
         self.loaded = 0.0  # when the loads under way have come
         self.mma = 0.0  # when its wgmmas issued so far are done
@@ -135,19 +131,17 @@ class Lane:
         self.bulk: dict[int, list[Any]] = {}  # by lane: open copies, then groups (read, done)
         self.asynchronous: list[Any] = [0.0, []]  # cp.async: the open group, and those committed
         self.commits = 0.0  # when its tcgen05.mma so far are done
+        self.tmem = 0.0  # when its transfers from and to tensor memory are done
+        #: Cycles that it has waited, by a barrier's number or by what it was (``memory``, …).
         self.waited: dict[Any, float] = {}
-        self.spans: list[tuple] | None = None
-        self.keep = 0.0
-        self.done = 0.0
 
 
 class Copy:
-    """One run of a cluster: its warps, its tokens, and when it began and ended."""
+    """One run of a cluster: its SMs, its tokens, and when it ended."""
 
     def __init__(self, counts: dict[tuple[int, int], int], sms: list[Sm], begin: float):
         self.sms = sms
         self.phases = {token: Phase(n) for token, n in counts.items()}
-        self.begin = begin
         self.end = begin
         self.left = 0
 
@@ -164,8 +158,6 @@ class Trace:
     regions: list[tuple] = field(default_factory=list)  # rank, byte, t0, t1, state, event
     tmem: list[tuple] = field(default_factory=list)  # rank, column, columns, t0, t1, state, event
     waited: dict[tuple[int, int], dict[Any, float]] = field(default_factory=dict)
-    run: dict[tuple[int, int], float] = field(default_factory=dict)
-    busy: dict[tuple[int, str], float] = field(default_factory=dict)  # engines, by rank
 
 
 def counts_of(logs: list[list[list[tuple]]]) -> dict[tuple[int, int], int]:
@@ -269,6 +261,7 @@ class Replay:
         self.gpu, self.share, self.work = gpu, share, work
         self.heap: list[tuple[float, int, Lane]] = []
         self.number = 0
+        self.running = 0  # clusters that have not ended
         self.trace: Trace | None = None
         self.traced: Copy | None = None
         c = gpu.cycles
@@ -292,6 +285,7 @@ class Replay:
     def start(self, logs: list[list[list[tuple]]], counts, sms: list[Sm], begin: float) -> Copy:
         """Put a cluster on its SMs (one for each rank)."""
         copy = Copy(counts, sms, begin)
+        self.running += 1
         for rank, warps in enumerate(logs):
             for index, events in enumerate(warps):
                 lane = Lane(copy, rank, index, events, sms[rank], begin)
@@ -341,15 +335,17 @@ class Replay:
                 self._push(lane)
                 continue
             copy = lane.copy
-            lane.done = max(t, lane.loaded)
-            copy.end = max(copy.end, lane.done)
+            copy.end = max(copy.end, t, lane.loaded)
             copy.left -= 1
             if trace is not None and traced:
                 trace.waited[lane.rank, lane.index] = lane.waited
             if not copy.left:
                 last = max(last, copy.end)
+                self.running -= 1
                 if ended is not None:
                     ended(copy)
+        if self.running:
+            raise ValueError("the recorded warps wait for a phase that nothing completes")
         return last
 
     def _contribute(self, copy: Copy, token, when: float, lane: Lane, event: tuple) -> None:
@@ -727,16 +723,16 @@ class Replay:
         free = lane.sm.tmem
         start = free[lane.slot] if free[lane.slot] > t else t
         free[lane.slot] = end = start + event[2] * self.gpu.tmem_column
-        lane.keep = max(lane.keep, end + self.gpu.tmem_latency)
+        lane.tmem = max(lane.tmem, end + self.gpu.tmem_latency)
         if self.trace is not None and lane.copy is self.traced:
             self.trace.tmem.append((lane.rank, event[3], event[2], start, end, state, event))
         return t
 
     def _tc_wait(self, lane: Lane, t: float, event: tuple) -> float:
         t = self._issue(lane, t, 1)
-        if lane.keep > t:
-            lane.waited["tensor memory"] = lane.waited.get("tensor memory", 0.0) + lane.keep - t
-            return lane.keep
+        if lane.tmem > t:
+            lane.waited["tensor memory"] = lane.waited.get("tensor memory", 0.0) + lane.tmem - t
+            return lane.tmem
         return t
 
     def _atomic(self, lane: Lane, t: float, event: tuple) -> float:
