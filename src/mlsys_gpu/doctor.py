@@ -105,7 +105,7 @@ def _torch() -> Item:
 def _assembler() -> tuple[Item, Item]:
     """NVRTC and nvdisasm, tried on an empty kernel."""
     compiles = "assembling kernels, with or without a GPU"
-    reads = "showing machine code (inspect --emit sass)"
+    reads = "showing machine code (inspect --emit sass), registers for modelled times (trace)"
     try:
         from mlsys_gpu import artifacts
 
