@@ -6,12 +6,14 @@ differ is a table with reasons, :mod:`.vectors.units`.
 """
 
 import re
+from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
+from tvm.backend.cuda.ptx import table as ptx
 
 from . import vectors
-from .vectors import compare
+from .vectors import compare, covered
 from .vectors.units import RULES, rule_of
 
 CASES = list(vectors.all_cases())
@@ -70,3 +72,23 @@ def test_every_rule_is_needed():
     """A rule that no form uses, or that names forms which agree in every bit, would hide one."""
     used = {rule_of(form) for case in CASES for form in case.formats}
     assert used >= set(RULES)
+
+
+def _listed(name: str) -> list[str]:
+    patterns = [*(f"ptx.{p}" for p in covered.LATER_GPUS), *covered.WITHOUT]
+    return [pattern for pattern in patterns if fnmatchcase(name, pattern)]
+
+
+def test_every_operation_that_hopper_has_is_in_a_vector():
+    """None of the list of what is modelled is left out, but for those with a reason."""
+    missing = [name for name in covered.modelled() if name not in covered.used()]
+    assert not [name for name in missing if not _listed(name)]
+    used = {pattern for name in missing for pattern in _listed(name)}
+    assert used == {*(f"ptx.{p}" for p in covered.LATER_GPUS), *covered.WITHOUT}
+
+
+def test_what_is_left_to_later_gpus_is_not_assembled_for_hopper():
+    for name in covered.modelled():
+        if any(fnmatchcase(name, f"ptx.{pattern}") for pattern in covered.LATER_GPUS):
+            needs = ptx.TABLE[name.removeprefix("ptx.")].cert_arch or ""
+            assert re.match(r"sm_1\d\d", needs), name

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from . import matrix, memory, scalar
+from . import accesses, barriers, copies, matrix, memory, scalar
 from .case import Case, array_of, rng_of
 
 FOLDER = Path(__file__).parent
@@ -29,7 +29,8 @@ SAMPLED = {"wgmma", "mma.sync"}
 
 
 def all_cases(families: Sequence[str] = ()) -> Iterator[Case]:
-    for case in itertools.chain(scalar.cases(), matrix.cases(), memory.cases()):
+    modules = (scalar, matrix, memory, copies, barriers, accesses)
+    for case in itertools.chain.from_iterable(module.cases() for module in modules):
         if not families or case.family in families:
             yield case
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def rng_of(name: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]))
 
 
+@cache
 def kernel_from(text: str) -> Any:
     """The PrimFunc ``kernel`` of a source text (TVMScript reads its source from a file)."""
     name = "_vectors_" + hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -39,7 +39,7 @@ def parts(values: np.ndarray, form: str) -> tuple[np.ndarray, str]:
     if form == "f64":
         return bits.view(np.uint64), form
     if form.endswith("x2") and form[:-2] in FORMATS:
-        return bits.view(np.uint16), form[:-2]
+        return bits.view(np.uint32 if form == "f32x2" else np.uint16), form[:-2]
     return bits, form
 
 

@@ -45,6 +45,16 @@ FAMILIES: dict[str, tuple[tuple[str, ...], int, int]] = {
         ("add_half", "sub_half", "mul_half", "fma_half", "neg_half", "abs_half", "max:half",
          "min:half"), 256, 99,
     ),
+    "moves": (
+        ("mov", "mov_pack_b16x2", "mov_pack_b16x4", "mov_pack_b32x2", "mov_unpack_b16x2",
+         "mov_unpack_b16x4", "mov_unpack_b32x2", "lop3_bool", "lop3_bool_sink"), 256, 99,
+    ),
+    "comparisons into two predicates": (
+        ("setp_bool_pq", "setp_half_pq", "setp_half_bool_pq"), 256, 24,
+    ),
+    "lanes of a warp without predicates": (
+        ("match_all_sync", "shfl_sync"), 256, 99,
+    ),
     "comparisons": (
         ("set", "set_bool", "setp", "setp_pq", "setp_bool", "set_half", "set_half_bool",
          "setp_half", "setp_half_bool"), 256, 24,
@@ -67,6 +77,18 @@ _LEFT_OUT = re.compile(
 )
 
 
+#: Instructions whose ``.pred`` is no operand's register but a result's or a vote's.
+_PREDICATES = {"vote_sync"}
+
+#: What tells entries of the same name apart.
+_APART = {
+    "setp_pq": " p|q", "lop3_bool_sink": " _|p", "mov_pack_b16x2": " of two b16",
+    "mov_pack_b16x4": " of four b16", "mov_pack_b32x2": " of two b32",
+    "mov_unpack_b16x2": " into two b16", "mov_unpack_b16x4": " into four b16",
+    "mov_unpack_b32x2": " into two b32",
+}  # fmt: skip
+
+
 class Form:
     """One form of an instruction: its entry in the table and its modifiers."""
 
@@ -82,7 +104,7 @@ class Form:
     @property
     def label(self) -> str:
         """The name, with what tells two entries of it apart."""
-        return self.name + {"setp_pq": " p|q"}.get(self.entry.name, "")
+        return self.name + _APART.get(self.entry.name, "")
 
     def operands(self) -> Iterator[tuple[int, Any, str, str]]:
         """Position, slot, PTX type and TVM dtype of each register operand."""
@@ -111,17 +133,33 @@ def forms_of(family: str) -> tuple[Form, ...]:
         name, _, kind = spec.partition(":")
         entry = ptx.TABLE[name]
         forms = [Form(entry, tokens) for tokens in _variants(name)]
-        forms = [f for f in forms if not _LEFT_OUT.search(f.name)]
+        forms = [f for f in forms if name in _PREDICATES or not _LEFT_OUT.search(f.name)]
         if kind:
             forms = [f for f in forms if _kind_of(f) == kind]
         if family == "approximations":
             forms = [f for f in forms if ".approx" in f.name or ".full" in f.name]
         elif family == "fp32 and fp64 arithmetic":
             forms = [f for f in forms if ".approx" not in f.name and ".full" not in f.name]
-        if len(forms) > most:
+        if len(forms) > most and family.startswith("comparisons"):
+            forms = _spread(forms, most, random.Random(name))
+        elif len(forms) > most:
             forms = random.Random(name).sample(forms, most)
         found.update((f.label, f) for f in forms)
     return tuple(found.values())
+
+
+def _spread(forms: list[Form], most: int, rng: random.Random) -> list[Form]:
+    """So many of the forms that each modifier of each position is among them."""
+    rng.shuffle(forms)
+    chosen: list[Form] = []
+    seen: set[tuple[int, str]] = set()
+    for form in forms:
+        brings = set(enumerate(form.tokens)) - seen
+        if brings:
+            chosen.append(form)
+            seen |= brings
+    rest = [form for form in forms if form not in chosen]
+    return chosen + rest[: max(0, most - len(chosen))]
 
 
 def _variants(name: str) -> Iterator[tuple[str, ...]]:
@@ -317,6 +355,7 @@ def _text(
                 dtype = "uint32" if token == "pred" else dtype
                 row = len(outs.setdefault(dtype, []))
                 extra = "" if slot.name in ("d", "p") and i == 0 else f" {slot.name}"
+                extra += f"{i}" * (slot.name == "d" and i > 0)
                 outs[dtype].append(form.label + extra)
                 formats[form.label + extra] = token
                 args[i] = f"r_{dtype}[{row}]"
@@ -375,6 +414,6 @@ def cases() -> Iterator[Case]:
         forms = forms_of(family)
         for number, start in enumerate(range(0, len(forms), CHUNK)):
             yield _case(family, number, forms[start : start + CHUNK], n)
-        if family == "lanes of a warp":
+        if family.startswith("lanes of a warp"):
             alone = tuple(f for f in forms if not f.entry.name.startswith("shfl"))
             yield _case(family, 1, alone, n, lanes=20)

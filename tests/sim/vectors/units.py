@@ -36,14 +36,14 @@ RULES = (
     ),
     Rule(r"^tanh\.approx\.f32", _TABLES + " (ISA: 2**-11, relative; seen: 123 units)", units=128),
     Rule(r"^(ex2|tanh)\.approx.*f16", _TABLES, units=1),
-    Rule(r"^div\.(approx|full)", _TABLES + " of reciprocals, and multiplies", units=2),
+    Rule(r"^div\.(approx|full)|fdividef$", _TABLES + " of reciprocals, and multiplies", units=2),
     Rule(
         r"^(rcp|rsqrt)\.approx\.ftz\.f64", _TABLES + "; of the upper word", units=1 << 32, nan=True
     ),
     Rule(r"^rsqrt\.approx\.f64", _TABLES, units=2, nan=True),
     Rule(r"\.f64$|f64 |^(add|sub|mul|fma|mad|min|max)\..*f64", _PAYLOAD, nan=True),
     Rule(r"^cvt\..*f64|^cvt\.(rn\.)?(f16|f32|f16x2)\.(f32|bf16|f16)$", _PAYLOAD, nan=True),
-    Rule(r"^cvt\.rna\.satfinite\.tf32", _PAYLOAD, nan=True),
+    Rule(r"^cvt\.rna\.satfinite\.tf32|\.half2float$", _PAYLOAD, nan=True),
 )
 
 

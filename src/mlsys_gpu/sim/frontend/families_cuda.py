@@ -227,9 +227,10 @@ def to_e4m3(t: Any, call: Any) -> Value:
 
 @row("cuda.fdividef", vectorizable=True)
 def fdividef(t: Any, call: Any) -> Value:
-    """``__fdividef``: 0 where the divisor's size is between 2**126 and 2**128."""
+    """``__fdividef``: ``div.approx.ftz`` by the options that TVM compiles with (fast math)."""
     values = [t.expr(a) for a in call.args]
-    return Value(f"fast_divide({values[0].code}, {values[1].code})", "float32", *_flags(values))
+    code = f'divide("approx", True, {values[0].code}, {values[1].code})'
+    return Value(code, "float32", *_flags(values))
 
 
 def _converted_row(name: str, source: str, target: str, count: int) -> None:
