@@ -92,3 +92,10 @@ def test_what_is_left_to_later_gpus_is_not_assembled_for_hopper():
         if any(fnmatchcase(name, f"ptx.{pattern}") for pattern in covered.LATER_GPUS):
             needs = ptx.TABLE[name.removeprefix("ptx.")].cert_arch or ""
             assert re.match(r"sm_1\d\d", needs), name
+
+
+def test_the_table_counts_forms_and_names_their_units():
+    row = vectors.summary(["moves"]).splitlines()[-2]
+    held = [int(number) for number in re.findall(r" (\d+)", row)]
+    assert held == [1, 28, 28 * 256, 28, 0, 0]
+    assert "128 ulp" in vectors.summary(["approximations"]).splitlines()[-2]

@@ -113,9 +113,26 @@ def case_differences(case: Case, held: Kept) -> Iterator[tuple[str, Difference, 
         yield form, found, int(digest(ours)) == whole
 
 
+def _allowed(rules: set[Rule]) -> str:
+    """What the rules of a family's forms allow, in words."""
+    said = []
+    units = sorted({rule.units for rule in rules if rule.units and rule.units < 1 << 32})
+    if units:
+        said.append(f"{', '.join(map(str, units))} ulp")
+    if any(rule.units == 1 << 32 for rule in rules):
+        said.append("1 ulp of the upper word")
+    for absolute in sorted({rule.absolute for rule in rules if rule.absolute}):
+        said.append(f"2**{np.log2(absolute):g}")
+    if any(rule.nan for rule in rules):
+        said.append("a NaN's payload")
+    return "; ".join(said)
+
+
 def summary(families: Sequence[str] = (), details: bool = False) -> str:
-    """A table: families, forms, elements, and how many forms agree bit for bit or within units."""
+    """A table: families with their kernels, forms and cases (elements), how many forms agree bit
+    for bit, how many within their units (and which), and how many do not."""
     rows: dict[str, list[int]] = {}
+    rules: dict[str, set[Rule]] = {}
     lines = []
     for case in all_cases(families):
         held = kept(case.family)
@@ -124,17 +141,23 @@ def summary(families: Sequence[str] = (), details: bool = False) -> str:
             continue
         row = rows.setdefault(case.family, [0, 0, 0, 0, 0, 0])
         row[0] += 1
-        for form, found, _ in case_differences(case, held):
+        for form, found, all_agree in case_differences(case, held):
+            rule = rule_of(form)
+            same = not found.differ and (rule is not None or all_agree)
             row[1] += 1
             row[2] += found.elements
-            row[3] += not found.differ
-            row[4] += bool(found.differ) and found.within
-            row[5] += not found.within
-            if details and found.differ:
+            row[3] += same
+            row[4] += not same and found.within and rule is not None
+            row[5] += not same and (not found.within or rule is None)
+            if found.differ and rule is not None:
+                rules.setdefault(case.family, set()).add(rule)
+            if details and not same:
                 lines.append(f"{form}: {found}{'' if found.within else '  NOT WITHIN'}")
-    head = f"{'family':30} {'kernels':>8} {'forms':>6} {'elements':>9} {'bit for bit':>11}"
-    lines += ["", f"{head} {'within units':>12} {'not':>5}"]
-    rows["all"] = [sum(r[i] for r in rows.values()) for i in range(6)]
-    for family, r in rows.items():
-        lines.append(f"{family:30} {r[0]:8} {r[1]:6} {r[2]:9} {r[3]:11} {r[4]:12} {r[5]:5}")
+    head = f"{'family':36} {'kernels':>7} {'forms':>6} {'cases':>8} {'bit for bit':>11}"
+    lines += ["", f"{head} {'within':>6} {'not':>4}  unit"]
+    total = [sum(r[i] for r in rows.values()) for i in range(6)]
+    for family, r in [*rows.items(), ("all", total)]:
+        unit = _allowed(rules.get(family, set()))
+        line = f"{family:36} {r[0]:7} {r[1]:6} {r[2]:8} {r[3]:11} {r[4]:6} {r[5]:4}  {unit}"
+        lines.append(line.rstrip())
     return "\n".join(lines)

@@ -55,6 +55,8 @@ def used() -> frozenset[str]:
     """The operations that some vector's kernel has."""
     found = set()
     for case in all_cases():
+        if case.family == "wgmma" and case.name != "wgmma n8":
+            continue  # they differ in their shapes alone
         for call in analysis.calls(case.kernel().body):
             found.add(str(getattr(call.op, "name", call.op)).removeprefix("tirx."))
     return frozenset(found)
