@@ -63,7 +63,7 @@ def main() -> int:
         )
     if given.output is not None:
         note = "modelled, not measured; published figures are others'"
-        given.output.write_text(json.dumps({"note": note, "rows": table}, indent=1) + "\n")
+        given.output.write_text(json.dumps({"note": note, "launches": table}, indent=1) + "\n")
     return 0
 
 

@@ -98,7 +98,7 @@ def main() -> int:
         f"{total['within_10_percent']} within 10 %, {total['within_25_percent']} within 25 %"
     )
     if given.output is not None:
-        record = {"measured": "book/results/h200/judges.json", "summary": total, "rows": rows}
+        record = {"measured": "book/results/h200/judges.json", "summary": total, "launches": rows}
         given.output.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
