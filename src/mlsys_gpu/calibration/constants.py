@@ -73,9 +73,8 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     put("clock_tensor", m("clock_mhz_tensor"), "MHz")
 
     # Power: what draws it, at the boost clock. It grows with the cube of the clock.
-    idle = m("power.idle")
     put("power_limit", m("power.limit"), "W")
-    put("power_idle", idle, "W")
+    put("power_idle", m("power.idle"), "W")
     put(
         "power_tensor",
         (m("power.wgmma") - m("power.idle")) * (m("clock_mhz") / m("power.wgmma.clock")) ** 3,

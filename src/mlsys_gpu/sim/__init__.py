@@ -80,7 +80,7 @@ def simulate(
 
     program = compile(kernel, arch)
     recorder = None
-    if timing:
+    if timing is not False:
         from mlsys_gpu.sim import timing as timed
 
         name, recorder = timed.chosen_gpu(timing, program.arch), timed.recorder()
@@ -93,7 +93,7 @@ def simulate(
         readings=readings,
         timing=recorder,
     )
-    if timing:
+    if timing is not False:
         report._timed = (name, kernel)
     return report
 

@@ -13,6 +13,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from mlsys_gpu.parameters import ArgumentError
 from mlsys_gpu.sim.program import Program
 from mlsys_gpu.sim.timing.chip import Model, Occupancy, Timing, Traffic
 from mlsys_gpu.sim.timing.constants import Gpu, default_gpu, gpu_constants
@@ -38,15 +39,18 @@ __all__ = [
 def chosen_gpu(wanted: bool | str | None, arch: str) -> str:
     """The GPU to model: the one named, or an architecture's usual one.
 
-    Raises ``ValueError`` where it is not known, or of another architecture.
+    Raises :class:`ArgumentError` where it is not known, or of another architecture.
     """
-    if wanted in (True, None):
+    if wanted is True or wanted is None:
         return default_gpu(arch)
     if not isinstance(wanted, str):
-        raise ValueError(f"timing is True, False or a GPU's name, not {wanted!r}")
-    gpu = gpu_constants(wanted)
+        raise ArgumentError(f"timing is True, False or a GPU's name, not {wanted!r}")
+    try:
+        gpu = gpu_constants(wanted)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
     if gpu.arch.rstrip("af") != arch.rstrip("af"):
-        raise ValueError(
+        raise ArgumentError(
             f"the kernel is for {arch}, and {gpu.name} is of {gpu.arch}; "
             f"leave the GPU out, or name one of {arch}, as {default_gpu(arch)}"
         )

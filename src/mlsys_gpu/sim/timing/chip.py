@@ -444,7 +444,7 @@ class Model:
         clock = gpu.clock_at(busy, l2_busy, memory_busy)
         # What waits for memory alone takes the same time at any clock.
         note = f"modelled for {gpu.name}, not measured"
-        if not self.recording.complete or len(self.recording.sampled) < count:
+        if len(self.recording.sampled) < count:
             note += f": {len(self.recording.sampled)} of {count} clusters stand for all"
         return Timing(
             gpu=gpu.name,
