@@ -13,45 +13,75 @@ from mlsys_gpu.kernels import gemm
 DTYPES = {"float16": "f16", "bfloat16": "bf16"}
 CASES = [(a, s.number, d) for a in gemm.ARCHS for s in gemm.steps(a) for d in DTYPES]
 
+# Each table is by the step from which on its row holds, up to the next row. {t} is f16 or bf16.
+#
+# Of one turn of the loop over K: groups of instructions that come together.
 COPY = {
     r"ld\.global\.v4\.u32": 16,  # 2 tiles x 16 KB / (128 threads x 16 bytes)
     r"st\.shared\.v4\.u32": 16,
     r"fence\.proxy\.async\.shared::cta": 1,
 }
-# {t} is f16 or bf16
-MMA = {
-    "blackwell": {
-        r"elect\.sync": 1,
-        r"tcgen05\.mma\.cta_group::1\.kind::f16": 4,  # 64 / 16 values of K
-        r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,
-        r"mbarrier\.try_wait\.parity": 1,
-    },
+TMA_LOAD = {
+    r"mbarrier\.arrive\.expect_tx\.shared\.b64": 1,
+    r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\S*complete_tx::bytes": 2,
+}
+TCGEN05 = {
+    r"elect\.sync": 1,
+    r"tcgen05\.mma\.cta_group::1\.kind::f16": 4,  # 64 / 16 values of K
+    r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,
+    r"mbarrier\.try_wait\.parity": 1,
+}
+WGMMA = {
+    r"wgmma\.fence\.sync\.aligned": 1,
+    r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\.{t}\.{t}": 8,  # 2 halves of M x 4 of K
+    r"wgmma\.commit_group\.sync\.aligned": 1,
+    r"wgmma\.wait_group\.sync\.aligned +0": 1,
+}
+WAIT = {r"mbarrier\.try_wait\.parity": 1}
+TURN = {
+    "blackwell": {1: [COPY | TCGEN05]},
     "hopper": {
-        r"wgmma\.fence\.sync\.aligned": 1,
-        r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\.{t}\.{t}": 8,  # 2 halves of M x 4 of K
-        r"wgmma\.commit_group\.sync\.aligned": 1,
-        r"wgmma\.wait_group\.sync\.aligned +0": 1,
+        1: [COPY | WGMMA],
+        4: [TMA_LOAD | WAIT | WGMMA],
+        5: [TMA_LOAD, WAIT | WGMMA],  # a load may stand apart from the MMA that it is ahead of
     },
+}
+TMA_STORE = {
+    r"fence\.proxy\.async\.shared::cta": 1,
+    r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta": 2,  # two halves of 64 columns
+    r"cp\.async\.bulk\.commit_group": 1,
 }
 ONCE = {
     "blackwell": {
-        r"tcgen05\.alloc\.cta_group::1\S*": 1,
-        r"mbarrier\.init\.shared\.b64": 1,
-        r"fence\.mbarrier_init\.release\.cluster": 1,
-        r"tcgen05\.ld\.sync\.aligned\.32x32b\.x128\.b32": 1,
-        r"tcgen05\.wait::ld": 1,
-        r"cvt\.rn\.{t}x2\.f32": 64,  # 128 values a thread, two at a time
-        r"st\.global\.v4\.u32": 16,  # 128 x 16 bit = 16 x 16 bytes
-        r"tcgen05\.fence::before_thread_sync": 1,
-        r"tcgen05\.relinquish_alloc_permit": 1,
-        r"tcgen05\.dealloc\.cta_group::1\S*": 1,
+        1: {
+            r"tcgen05\.alloc\.cta_group::1\S*": 1,
+            r"mbarrier\.init\.shared\.b64": 1,
+            r"fence\.mbarrier_init\.release\.cluster": 1,
+            r"tcgen05\.ld\.sync\.aligned\.32x32b\.x128\.b32": 1,
+            r"tcgen05\.wait::ld": 1,
+            r"cvt\.rn\.{t}x2\.f32": 64,  # 128 values a thread, two at a time
+            r"st\.global\.v4\.u32": 16,  # 128 x 16 bit = 16 x 16 bytes
+            r"tcgen05\.fence::before_thread_sync": 1,
+            r"tcgen05\.relinquish_alloc_permit": 1,
+            r"tcgen05\.dealloc\.cta_group::1\S*": 1,
+        },
     },
     "hopper": {
-        r"cvt\.rn\.{t}x2\.f32": 64,
-        r"st\.global\.u32": 64,  # pairs of neighbours: the fragment has no more in a row
+        1: {
+            r"cvt\.rn\.{t}x2\.f32": 64,
+            r"st\.global\.u32": 64,  # pairs of neighbours: the fragment has no more in a row
+        },
+        4: TMA_STORE
+        | {
+            r"mbarrier\.init\.shared\.b64": 1,
+            r"fence\.mbarrier_init\.release\.cluster": 1,
+            r"cvt\.rn\.{t}x2\.f32": 64,
+            r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16": 16,  # 64 pairs, four at a time
+            r"cp\.async\.bulk\.wait_group\.read +0": 1,
+        },
     },
 }
-# What belongs to a later idea, and from which step on.
+# What belongs to a later idea, and from which step on; what an idea makes superfluous.
 LATER = {
     r"cp\.async": 4,
     r"mbarrier\.arrive\.expect_tx": 4,
@@ -61,15 +91,27 @@ LATER = {
     r"barrier\.cluster": 8,
     r"mapa": 8,
 }
+GONE = {r"ld\.global": 4, r"st\.global": 4, r"st\.shared\.v4": 4}
 FOREIGN = {
-    "blackwell": [r"wgmma"],
-    "hopper": [r"tcgen05", r"mbarrier", r"elect\.sync"],  # no mbarrier before TMA brings it
+    "blackwell": {1: [r"wgmma"]},
+    # No mbarrier before TMA brings it.
+    "hopper": {1: [r"tcgen05", r"mbarrier", r"elect\.sync"], 4: [r"tcgen05"]},
 }
 NEVER = [
     r"cvt\.rn\.b?f16\.f32",  # conversions go in pairs
     r"\.local\.",  # nothing indexed at run time lives in registers
     r"st\.global\.[bu]16",
 ]
+# Bytes: tiles of A and B (128 x 64 x 2 each), of D, and barriers and TMEM's address before them.
+SHARED = {
+    "blackwell": {1: 32768 + 1024},
+    "hopper": {1: 32768, 4: 1024 + 32768 + 32768, 5: 1024 + 2 * 32768 + 32768},
+}
+
+
+def at(table, n):
+    """The row of ``table`` that holds for step ``n``."""
+    return table[max(first for first in table if first <= n)]
 
 
 def count(pattern: str, dtype: str, ptx: str) -> int:
@@ -79,26 +121,30 @@ def count(pattern: str, dtype: str, ptx: str) -> int:
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
 def test_what_a_step_must_contain(artifacts, arch, n, dtype):
     ptx = artifacts(arch, n, dtype).ptx
-    turns = {p: count(p, dtype, ptx) / c for p, c in (COPY | MMA[arch]).items()}
-    assert len(set(turns.values())) == 1, turns
-    turn = turns.popitem()[1]
-    assert turn == int(turn) >= 1
-    if n == 1:
-        assert turn == 1
-    assert {p: count(p, dtype, ptx) for p in ONCE[arch]} == ONCE[arch]
+    for group in at(TURN[arch], n):
+        turns = {p: count(p, dtype, ptx) / c for p, c in group.items()}
+        assert len(set(turns.values())) == 1, turns
+        turn = turns.popitem()[1]
+        assert turn == int(turn) >= 1
+        if n == 1:
+            assert turn == 1
+    once = at(ONCE[arch], n)
+    assert {p: count(p, dtype, ptx) for p in once} == once
 
 
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
 def test_what_a_step_must_not_contain(artifacts, arch, n, dtype):
     ptx = artifacts(arch, n, dtype).ptx
-    forbidden = [p for p, first in LATER.items() if n < first] + FOREIGN[arch] + NEVER
+    forbidden = [p for p, first in LATER.items() if n < first]
+    forbidden += [p for p, first in GONE.items() if n >= first] + at(FOREIGN[arch], n) + NEVER
     assert [p for p in forbidden if count(p, dtype, ptx)] == []
 
 
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
-def test_only_step_3_asks_which_cta_it_is(artifacts, arch, n, dtype):
+def test_only_from_step_3_on_a_cta_asks_which_it_is(artifacts, arch, n, dtype):
     ids = set(re.findall(r"%ctaid\.[xyz]", artifacts(arch, n, dtype).ptx))
-    assert ids == ({"%ctaid.x", "%ctaid.y"} if n >= 3 else set())
+    # From Step 6 on a CTA takes tiles by one number, its place in the order of tiles.
+    assert ids == at({1: set(), 3: {"%ctaid.x", "%ctaid.y"}, 6: {"%ctaid.x"}}, n)
 
 
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
@@ -109,9 +155,11 @@ def test_no_spills_and_no_warnings(artifacts, arch, n, dtype):
         assert resources[name] == 0, resources
     assert 128 <= resources["registers"] <= 255
     assert resources["threads"] == 128
-    # Two tiles of 128 x 64 x 2 bytes; on Blackwell the barrier and TMEM's address before them.
-    assert resources["dynamic_shared_bytes"] == (32768 if arch == "hopper" else 32768 + 1024)
+    assert resources["dynamic_shared_bytes"] == at(SHARED[arch], n)
     assert made.warnings == ()
+
+
+SMS = {"blackwell": 148, "hopper": 132}  # of a B200, and of an H100 or H200
 
 
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
@@ -120,7 +168,12 @@ def test_launch(artifacts, arch, n, dtype):
     assert launch.block == (128, 1, 1)
     assert launch.cluster == (1, 1, 1)
     M, N, _ = gemm.step(n, arch).default_shape
-    assert launch.grid == ((M // 128, N // 128, 1) if n >= 3 else (1, 1, 1))
+    m_tiles, n_tiles = -(-M // 128), -(-N // 128)
+    if n < 6:
+        assert launch.grid == (m_tiles, n_tiles, 1)
+    else:
+        assert launch.grid == (min(SMS[arch], m_tiles * n_tiles), 1, 1)
+        assert launch.grid[0] < m_tiles * n_tiles
 
 
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
@@ -147,23 +200,44 @@ def guards(script: str, pattern: str) -> set[tuple[str, ...]]:
     return found
 
 
-EVERYONE, WARP_0 = {()}, {("warp_id_in_cta == 0",)}
+EVERYONE, WARP_0, THREAD_0 = {()}, {("warp_id_in_cta == 0",)}, {("threadIdx_x == 0",)}
+ONE_THREAD = {("warp_id_in_cta == 0", "T.cuda.elect_sync()")}
 ROLES = {
     "blackwell": {
-        r"T\.ptx\.ld\(": EVERYONE,
-        r"T\.ptx\.st\(": EVERYONE,
-        r'"mma", "cta_group::1"': {("warp_id_in_cta == 0", "T.cuda.elect_sync()")},
-        r'"commit", "cta_group::1"': {("warp_id_in_cta == 0", "T.cuda.elect_sync()")},
-        r"T\.cuda\.mbarrier_wait": EVERYONE,
-        r'"ld", "sync", "aligned", "32x32b"': EVERYONE,
-        r'"alloc", "cta_group::1"': WARP_0,
-        r'"dealloc", "cta_group::1"': WARP_0,
-        r'"init", "", "shared"': {("threadIdx_x == 0",)},
+        1: {
+            r"T\.ptx\.ld\(": EVERYONE,
+            r"T\.ptx\.st\(": EVERYONE,
+            r'"mma", "cta_group::1"': ONE_THREAD,
+            r'"commit", "cta_group::1"': ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait": EVERYONE,
+            r'"ld", "sync", "aligned", "32x32b"': EVERYONE,
+            r'"alloc", "cta_group::1"': WARP_0,
+            r'"dealloc", "cta_group::1"': WARP_0,
+            r'"init", "", "shared"': THREAD_0,
+        }
     },
     "hopper": {
-        r"T\.ptx\.ld\(": EVERYONE,
-        r"T\.ptx\.st\(": EVERYONE,
-        r"T\.ptx\.wgmma\(": EVERYONE,
+        1: {
+            r"T\.ptx\.ld\(": EVERYONE,
+            r"T\.ptx\.st\(": EVERYONE,
+            r"T\.ptx\.wgmma\(": EVERYONE,
+        },
+        4: {
+            r'"async", "bulk"': ONE_THREAD,  # loads, the store, its group and the wait for it
+            r'"arrive", "expect_tx"': ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait": EVERYONE,
+            r"T\.ptx\.wgmma\(": EVERYONE,
+            r"T\.ptx\.stmatrix": EVERYONE,
+            r'"init", "", "shared"': THREAD_0,
+        },
+        5: {
+            r'"async", "bulk"': ONE_THREAD,
+            r'"arrive", "expect_tx"': ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait": EVERYONE,
+            r"T\.ptx\.wgmma\(": EVERYONE,
+            r"T\.ptx\.stmatrix": EVERYONE,
+            r'"init", "", "shared"': THREAD_0,
+        },
     },
 }
 
@@ -171,8 +245,8 @@ ROLES = {
 @pytest.mark.parametrize(("arch", "n"), sorted({(a, n) for a, n, _ in CASES}))
 def test_roles(artifacts, arch, n):
     script = artifacts(arch, n, "float16").lowered.device.script()
-    assert {p: guards(script, p) for p in ROLES[arch]} == ROLES[arch]
+    assert {p: guards(script, p) for p in at(ROLES[arch], n)} == at(ROLES[arch], n)
     # … and the roles that the step announces speak of the same groups.
     announced = " ".join(who for who, _ in gemm.step(n, arch).roles)
     assert "all 128 threads" in announced
-    assert ("one thread of warp 0" in announced) == (arch == "blackwell")
+    assert ("one thread of warp 0" in announced) == (arch == "blackwell" or n >= 4)

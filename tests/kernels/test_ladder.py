@@ -48,7 +48,10 @@ def test_the_docstring_says_what_a_step_is(arch, n):
 def test_sections_keep_their_names_and_order(arch):
     sections = []
     for step in gemm.steps(arch):
-        found = re.findall(r"# --- (.+?) -+$", step.source_path.read_text(), re.MULTILINE)
+        # The name of a section; its data path, after a colon, may change.
+        found = re.findall(
+            r"# --- ([^:\n]+?)(?::.*)? -+$", step.source_path.read_text(), re.MULTILINE
+        )
         sections.append(found)
         assert len(found) == len(set(found))
     for before, after in pairwise(sections):
@@ -56,7 +59,9 @@ def test_sections_keep_their_names_and_order(arch):
 
 
 def test_both_architectures_tell_the_same_story():
-    for n in (1, 2, 3):
+    both = set.intersection(*({s.number for s in gemm.steps(a)} for a in gemm.ARCHS))
+    assert both >= {1, 2, 3}
+    for n in both:
         kept = []
         for arch in gemm.ARCHS:
             found = re.findall(r"# --- (\w+)", gemm.step(n, arch).source_path.read_text())

@@ -5,6 +5,7 @@ how TIRx 0.27 spells things, and that more than one kernel needs, is in this fil
 """
 
 from tvm.script import tirx as T
+from tvm.script.tirx import tile as Tx
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 from tvm.tirx.layout import S, TileLayout, tid_in_wg
@@ -37,6 +38,27 @@ def check_multiple(step: str, **dims: tuple[int, int]) -> None:
             )
 
 
+def check_tma(step: str, M: int, N: int, K: int) -> None:
+    """Raise ``ValueError`` unless TMA can address 16-bit A [M, K], B [N, K] and D [M, N].
+
+    Rows must start multiples of 16 bytes apart, which is 8 elements (CUDA driver API,
+    ``cuTensorMapEncodeTiled``): that binds N and K. M is the length of no row.
+    """
+    if not _is_int(M) or M <= 0:
+        raise ValueError(f"{step} needs M to be a positive number, got M = {M!r}")
+    for name, value in (("N", N), ("K", K)):
+        if not _is_int(value) or value <= 0 or value % 8:
+            raise ValueError(
+                f"{step} needs {name} to be a positive multiple of 8 (TMA wants rows that start "
+                f"multiples of 16 bytes apart), got {name} = {value!r}"
+            )
+
+
+def cdiv(a: int, b: int) -> int:
+    """How many tiles of ``b`` it takes to cover ``a``."""
+    return (a + b - 1) // b
+
+
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -45,6 +67,28 @@ def finish(kernel: PrimFunc, name: str, arch: str) -> PrimFunc:
     """Name the kernel and say which architecture it is for: what lowering and inspection read."""
     target = Target({"kind": "cuda", "arch": ARCH[arch]})
     return kernel.with_attrs({"global_symbol": name, "target": target})
+
+
+# --- TMA -----------------------------------------------------------------------------------------
+# "tma_explicit" makes the tensor map of the matrix as declared. "tma_auto" refuses M = 1 in 0.27.
+
+
+def tma_load(tile, box, bar):
+    """Emit a TMA load of ``box``, a slice of a matrix in global memory, into ``tile`` in SMEM.
+
+    What lies past an edge of the matrix becomes zeros. All bytes of the tile, those too, count
+    down the mbarrier at the address ``bar``. PTX ISA: cp.async.bulk.tensor.
+    """
+    Tx.copy_async(tile, box, dispatch="tma_explicit", mbar=bar)
+
+
+def tma_store(box, tile):
+    """Emit a TMA store of ``tile`` in SMEM into ``box``, a slice of a matrix in global memory.
+
+    What lies past an edge of the matrix is dropped. The store belongs to the bulk group that this
+    thread commits next. PTX ISA: cp.async.bulk.tensor.
+    """
+    Tx.copy_async(box, tile, dispatch="tma_explicit")
 
 
 # --- tcgen05 (Blackwell) -------------------------------------------------------------------------

@@ -23,21 +23,35 @@ _STEPS = {
     1: ("Sequential Single-Tile GEMM", (128, 128, 64)),
     2: ("K-Loop Accumulation", (128, 128, 448)),
     3: ("Spatial Tiling (Multi-CTA)", (256, 384, 192)),
+    4: ("TMA Async Load", (328, 264, 456)),
+    5: ("Software Pipeline with PIPE_DEPTH=2", (328, 264, 456)),
+    6: ("Persistent Kernel + Tile Scheduler", (1608, 1544, 200)),
 }
 
-# What each group of threads does: (who, what), in the order in which data flows.
+# What each group of threads does: (who, what), in the order in which data flows; from which step
+# on, up to the next one that is named.
 _ROLES = {
-    "blackwell": (
-        ("all 128 threads", "copy A and B to shared memory"),
-        ("one thread of warp 0", "issue tcgen05.mma and commit to mma_bar"),
-        ("all 128 threads", "read the accumulator from TMEM, convert, store D"),
-        ("warp 0", "allocate and free TMEM"),
-    ),
-    "hopper": (
-        ("all 128 threads", "copy A and B to shared memory"),
-        ("all four warps together", "issue wgmma and wait for its group"),
-        ("all 128 threads", "convert the accumulators, store D"),
-    ),
+    "blackwell": {
+        1: (
+            ("all 128 threads", "copy A and B to shared memory"),
+            ("one thread of warp 0", "issue tcgen05.mma and commit to mma_bar"),
+            ("all 128 threads", "read the accumulator from TMEM, convert, store D"),
+            ("warp 0", "allocate and free TMEM"),
+        ),
+    },
+    "hopper": {
+        1: (
+            ("all 128 threads", "copy A and B to shared memory"),
+            ("all four warps together", "issue wgmma and wait for its group"),
+            ("all 128 threads", "convert the accumulators, store D"),
+        ),
+        4: (
+            ("one thread of warp 0", "issue TMA loads of A and B that complete on full"),
+            ("all four warps together", "wait for full, issue wgmma and wait for its group"),
+            ("all 128 threads", "convert the accumulators, write D's tile to shared memory"),
+            ("one thread of warp 0", "issue the TMA store of D"),
+        ),
+    },
 }
 
 
@@ -64,7 +78,8 @@ class Step:
     @property
     def roles(self) -> tuple[tuple[str, str], ...]:
         """(who, what) for each role, in the order in which data flows."""
-        return _ROLES[self.arch]
+        found = _ROLES[self.arch]
+        return found[max(n for n in found if n <= self.number)]
 
     @property
     def module(self) -> ModuleType:
@@ -99,7 +114,8 @@ def steps(arch: str = "blackwell") -> tuple[Step, ...]:
     """All steps that exist for ``arch`` (``blackwell`` or ``hopper``), in order."""
     if arch not in ARCHS:
         raise ValueError(f"arch must be one of {', '.join(ARCHS)}, got {arch!r}")
-    return tuple(Step(n, arch, title, shape) for n, (title, shape) in _STEPS.items())
+    named = (Step(n, arch, title, shape) for n, (title, shape) in _STEPS.items())
+    return tuple(s for s in named if s.source_path.is_file())
 
 
 def step(n: int, arch: str = "blackwell", variant: str | None = None) -> Step:
