@@ -79,6 +79,14 @@ ONCE = {
             r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16": 16,  # 64 pairs, four at a time
             r"cp\.async\.bulk\.wait_group\.read +0": 1,
         },
+        5: TMA_STORE
+        | {
+            r"mbarrier\.init\.shared\.b64": 2,
+            r"fence\.mbarrier_init\.release\.cluster": 1,
+            r"cvt\.rn\.{t}x2\.f32": 64,
+            r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16": 16,
+            r"cp\.async\.bulk\.wait_group\.read +0": 1,
+        },
     },
 }
 # What belongs to a later idea, and from which step on; what an idea makes superfluous.
@@ -188,13 +196,17 @@ def test_the_tensor_core_works_in_machine_code(artifacts, arch, n, dtype):
 
 
 def guards(script: str, pattern: str) -> set[tuple[str, ...]]:
-    """The conditions around each statement that matches, outermost first."""
+    """The conditions around each statement that matches, outermost first.
+
+    Only those on who a thread is: conditions on counters hold for all threads alike.
+    """
     found, stack = set(), []
     for line in script.splitlines():
         depth = len(line) - len(line.lstrip())
         stack = [(d, c) for d, c in stack if d < depth]
         if head := re.match(r"\s*if (.+):$", line):
-            stack.append((depth, head[1]))
+            who = [c for c in head[1].split(" and ") if re.search(r"warp_id|threadIdx|elect", c)]
+            stack += [(depth, c) for c in who]
         elif re.search(pattern, line):
             found.add(tuple(c for _, c in stack))
     return found
@@ -224,14 +236,6 @@ ROLES = {
         },
         4: {
             r'"async", "bulk"': ONE_THREAD,  # loads, the store, its group and the wait for it
-            r'"arrive", "expect_tx"': ONE_THREAD,
-            r"T\.cuda\.mbarrier_wait": EVERYONE,
-            r"T\.ptx\.wgmma\(": EVERYONE,
-            r"T\.ptx\.stmatrix": EVERYONE,
-            r'"init", "", "shared"': THREAD_0,
-        },
-        5: {
-            r'"async", "bulk"': ONE_THREAD,
             r'"arrive", "expect_tx"': ONE_THREAD,
             r"T\.cuda\.mbarrier_wait": EVERYONE,
             r"T\.ptx\.wgmma\(": EVERYONE,
