@@ -38,33 +38,60 @@ WGMMA = {
     r"wgmma\.wait_group\.sync\.aligned +0": 1,
 }
 WAIT = {r"mbarrier\.try_wait\.parity": 1}
+TCGEN05_ALONE = {
+    r"tcgen05\.mma\.cta_group::1\.kind::f16": 4,
+    r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,  # empty
+    r"mbarrier\.try_wait\.parity": 2,  # full, empty
+}
 TURN = {
-    "blackwell": {1: [COPY | TCGEN05]},
+    "blackwell": {1: [COPY | TCGEN05], 4: [TMA_LOAD | TCGEN05_ALONE]},
     "hopper": {
         1: [COPY | WGMMA],
         4: [TMA_LOAD | WAIT | WGMMA],
         5: [TMA_LOAD, WAIT | WGMMA],  # a load may stand apart from the MMA that it is ahead of
     },
 }
+# Of those instructions, what stands outside the loop too.
+BESIDES = {
+    "blackwell": {
+        1: {},
+        4: {  # mma_bar
+            r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,
+            r"mbarrier\.try_wait\.parity": 1,
+        },
+    },
+    "hopper": {1: {}},
+}
 TMA_STORE = {
     r"fence\.proxy\.async\.shared::cta": 1,
     r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta": 2,  # two halves of 64 columns
     r"cp\.async\.bulk\.commit_group": 1,
 }
+TMEM = {
+    r"tcgen05\.alloc\.cta_group::1\S*": 1,
+    r"fence\.mbarrier_init\.release\.cluster": 1,
+    r"tcgen05\.ld\.sync\.aligned\.32x32b\.x128\.b32": 1,
+    r"tcgen05\.wait::ld": 1,
+    r"cvt\.rn\.{t}x2\.f32": 64,  # 128 values a thread, two at a time
+    r"tcgen05\.relinquish_alloc_permit": 1,
+    r"tcgen05\.dealloc\.cta_group::1\S*": 1,
+}
+TMEM_STORE = (
+    TMEM
+    | TMA_STORE
+    | {
+        r"elect\.sync": 2,  # the thread that loads and multiplies, and the one that stores
+        r"st\.shared\.v4\.u32": 16,  # 128 x 16 bit = 16 x 16 bytes
+        r"cp\.async\.bulk\.wait_group\.read +0": 1,
+    }
+)
+INIT, BEFORE = r"mbarrier\.init\.shared\.b64", r"tcgen05\.fence::before_thread_sync"
 ONCE = {
     "blackwell": {
-        1: {
-            r"tcgen05\.alloc\.cta_group::1\S*": 1,
-            r"mbarrier\.init\.shared\.b64": 1,
-            r"fence\.mbarrier_init\.release\.cluster": 1,
-            r"tcgen05\.ld\.sync\.aligned\.32x32b\.x128\.b32": 1,
-            r"tcgen05\.wait::ld": 1,
-            r"cvt\.rn\.{t}x2\.f32": 64,  # 128 values a thread, two at a time
-            r"st\.global\.v4\.u32": 16,  # 128 x 16 bit = 16 x 16 bytes
-            r"tcgen05\.fence::before_thread_sync": 1,
-            r"tcgen05\.relinquish_alloc_permit": 1,
-            r"tcgen05\.dealloc\.cta_group::1\S*": 1,
-        },
+        1: TMEM | {r"st\.global\.v4\.u32": 16, INIT: 1, BEFORE: 1},  # 16 x 16 bytes a row
+        4: TMEM_STORE | {INIT: 3, BEFORE: 1},  # full, empty, mma_bar
+        5: TMEM_STORE | {INIT: 5, BEFORE: 1},  # full and empty of two stages, mma_bar
+        6: TMEM_STORE | {INIT: 5, BEFORE: 2},  # before the next tile's MMAs, and the end
     },
     "hopper": {
         1: {
@@ -99,7 +126,7 @@ LATER = {
     r"barrier\.cluster": 8,
     r"mapa": 8,
 }
-GONE = {r"ld\.global": 4, r"st\.global": 4, r"st\.shared\.v4": 4}
+GONE = {r"ld\.global": 4, r"st\.global": 4}
 FOREIGN = {
     "blackwell": {1: [r"wgmma"]},
     # No mbarrier before TMA brings it.
@@ -112,7 +139,7 @@ NEVER = [
 ]
 # Bytes: tiles of A and B (128 x 64 x 2 each), of D, and barriers and TMEM's address before them.
 SHARED = {
-    "blackwell": {1: 32768 + 1024},
+    "blackwell": {1: 1024 + 32768, 4: 1024 + 32768 + 32768, 5: 1024 + 2 * 32768 + 32768},
     "hopper": {1: 32768, 4: 1024 + 32768 + 32768, 5: 1024 + 2 * 32768 + 32768},
 }
 
@@ -130,7 +157,9 @@ def count(pattern: str, dtype: str, ptx: str) -> int:
 def test_what_a_step_must_contain(artifacts, arch, n, dtype):
     ptx = artifacts(arch, n, dtype).ptx
     for group in at(TURN[arch], n):
-        turns = {p: count(p, dtype, ptx) / c for p, c in group.items()}
+        besides = at(BESIDES[arch], n)
+        found = {p: count(p, dtype, ptx) - besides.get(p, 0) for p in group}
+        turns = {p: found[p] / c for p, c in group.items()}
         assert len(set(turns.values())) == 1, turns
         turn = turns.popitem()[1]
         assert turn == int(turn) >= 1
@@ -208,7 +237,8 @@ def guards(script: str, pattern: str) -> set[tuple[str, ...]]:
             who = [c for c in head[1].split(" and ") if re.search(r"warp_id|threadIdx|elect", c)]
             stack += [(depth, c) for c in who]
         elif re.search(pattern, line):
-            found.add(tuple(c for _, c in stack))
+            # Which turn of the loop over K it is says nothing about who.
+            found.add(tuple(c for _, c in stack if not re.search(r"\bk\b", c)))
     return found
 
 
@@ -226,7 +256,20 @@ ROLES = {
             r'"alloc", "cta_group::1"': WARP_0,
             r'"dealloc", "cta_group::1"': WARP_0,
             r'"init", "", "shared"': THREAD_0,
-        }
+        },
+        4: {
+            r'"async", "bulk"': ONE_THREAD,  # loads, the store, its group and the wait for it
+            r'"arrive", "expect_tx"': ONE_THREAD,
+            r'"mma", "cta_group::1"': ONE_THREAD,
+            r'"commit", "cta_group::1"': ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\((full|empty)": ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\(mma_bar": EVERYONE,
+            r'"ld", "sync", "aligned", "32x32b"': EVERYONE,
+            r"T\.ptx\.st\(": EVERYONE,
+            r'"alloc", "cta_group::1"': WARP_0,
+            r'"dealloc", "cta_group::1"': WARP_0,
+            r'"init", "", "shared"': THREAD_0,
+        },
     },
     "hopper": {
         1: {

@@ -38,6 +38,13 @@ _ROLES = {
             ("all 128 threads", "read the accumulator from TMEM, convert, store D"),
             ("warp 0", "allocate and free TMEM"),
         ),
+        4: (
+            ("one thread of warp 0", "issue TMA loads of A and B that complete on full"),
+            ("one thread of warp 0", "wait for full, issue tcgen05.mma, commit to empty, mma_bar"),
+            ("all 128 threads", "read the accumulator from TMEM, write D's tile to shared memory"),
+            ("one thread of warp 0", "issue the TMA store of D"),
+            ("warp 0", "allocate and free TMEM"),
+        ),
     },
     "hopper": {
         1: (
