@@ -8,7 +8,7 @@ import pytest
 
 from mlsys_gpu.kernels import gemm
 
-NUMBERS = {"blackwell": [1, 2, 3, 4, 5], "hopper": [1, 2, 3, 4, 5]}
+NUMBERS = {"blackwell": [1, 2, 3, 4, 5, 6], "hopper": [1, 2, 3, 4, 5]}
 ALL = [(arch, n) for arch, numbers in NUMBERS.items() for n in numbers]
 
 
