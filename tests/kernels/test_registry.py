@@ -8,7 +8,7 @@ import pytest
 
 from mlsys_gpu.kernels import gemm
 
-NUMBERS = {"blackwell": [1, 2, 3, 4, 5, 6], "hopper": [1, 2, 3, 4, 5]}
+NUMBERS = {"blackwell": [1, 2, 3, 4, 5, 6], "hopper": [1, 2, 3, 4, 5, 6]}
 ALL = [(arch, n) for arch, numbers in NUMBERS.items() for n in numbers]
 
 
@@ -104,6 +104,18 @@ def test_a_shape_that_does_not_fit_names_rule_and_value(arch, n, shape, rule, va
             refuse(*shape)
         assert rule in str(error.value)
         assert value in str(error.value)
+
+
+@pytest.mark.parametrize(("arch", "n"), [(arch, n) for arch, n in ALL if n >= 6])
+def test_a_persistent_step_takes_a_number_of_ctas(arch, n):
+    step = gemm.step(n, arch)
+    step.build(512, 512, 64, ctas=3)
+    refused: list[Any] = [0, -1, 2.5, True]
+    for wrong in refused:
+        with pytest.raises(ValueError, match=f"ctas must be a positive number, got {wrong!r}"):
+            step.build(512, 512, 64, ctas=wrong)
+    with pytest.raises(TypeError, match="ctas"):
+        gemm.step(5, arch).build(512, 512, 64, ctas=3)
 
 
 @pytest.mark.parametrize(("arch", "n"), ALL)

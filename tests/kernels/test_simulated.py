@@ -26,6 +26,7 @@ CASES = [
     for shape in SHAPES[step.number]
     for dtype in gemm.DTYPES
 ]
+STEPS = sorted({case[:2] for case in CASES})
 
 
 def simulated(kernel, shape, dtype, seed=0, **schedule):
@@ -49,12 +50,13 @@ def test_against_float64_in_every_schedule(arch, n, shape, dtype):
         assert output_difference(A, B, first, D).max_partial_sum_ulps <= 1
 
 
-@pytest.mark.parametrize(("arch", "n"), sorted({case[:2] for case in CASES}))
-def test_silent_whatever_the_seed(arch, n):
+@pytest.mark.parametrize(("arch", "n"), STEPS)
+@pytest.mark.parametrize("dtype", gemm.DTYPES)
+def test_silent_whatever_the_seed(arch, n, dtype):
     shape = SILENT.get(n, (136, 136, 200))
-    kernel = gemm.step(n, arch).build(*shape)
+    kernel = gemm.step(n, arch).build(*shape, dtype=dtype)
     for seed in range(20):
-        simulated(kernel, shape, "float16", seed, schedule="seeded", schedule_seed=seed)
+        simulated(kernel, shape, dtype, seed, schedule="seeded", schedule_seed=seed)
 
 
 # Shape, CTAs: two or three tiles a CTA, an odd and an even number of K tiles; more rows of tiles
@@ -62,20 +64,20 @@ def test_silent_whatever_the_seed(arch, n):
 PERSISTENT = [((392, 264, 200), 5), ((130, 520, 136), 4), ((1100, 136, 72), 4), ((136, 136, 72), 1)]
 
 
-@pytest.mark.parametrize(("arch", "n"), sorted({case[:2] for case in CASES if case[1] >= 6}))
+@pytest.mark.parametrize(("arch", "n"), [(arch, n) for arch, n in STEPS if n >= 6])
 @pytest.mark.parametrize(("shape", "ctas"), PERSISTENT)
 @pytest.mark.parametrize("dtype", gemm.DTYPES)
 def test_a_persistent_cta_computes_tile_after_tile(arch, n, shape, ctas, dtype):
-    kernel = gemm.step(n, arch).module.build(*shape, dtype=dtype, ctas=ctas)
+    kernel = gemm.step(n, arch).build(*shape, dtype=dtype, ctas=ctas)
     for schedule in ("eager", "lazy", "seeded"):
         A, B, D = simulated(kernel, shape, dtype, schedule=schedule, schedule_seed=n)
         assert compare_gemm(A, B, D).max_error <= 1
 
 
-@pytest.mark.parametrize(("arch", "n"), sorted({case[:2] for case in CASES if case[1] >= 6}))
+@pytest.mark.parametrize(("arch", "n"), [(arch, n) for arch, n in STEPS if n >= 6])
 def test_silent_from_tile_to_tile_whatever_the_seed(arch, n):
     shape = (136, 136, 200)
-    kernel = gemm.step(n, arch).module.build(*shape, ctas=2)
+    kernel = gemm.step(n, arch).build(*shape, ctas=2)
     for seed in range(20):
         simulated(kernel, shape, "float16", seed, schedule="seeded", schedule_seed=seed)
 

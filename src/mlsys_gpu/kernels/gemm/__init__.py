@@ -25,7 +25,7 @@ _STEPS = {
     3: ("Spatial Tiling (Multi-CTA)", (256, 384, 192)),
     4: ("TMA Async Load", (328, 264, 456)),
     5: ("Software Pipeline with PIPE_DEPTH=2", (328, 264, 456)),
-    6: ("Persistent Kernel + Tile Scheduler", (1608, 1544, 200)),
+    6: ("Persistent Kernel + Tile Scheduler", (2168, 2056, 136)),
 }
 
 # What each group of threads does: (who, what), in the order in which data flows; from which step
@@ -55,6 +55,12 @@ _ROLES = {
         4: (
             ("one thread of warp 0", "issue TMA loads of A and B that complete on full"),
             ("all four warps together", "wait for full, issue wgmma and wait for its group"),
+            ("all 128 threads", "convert the accumulators, write D's tile to shared memory"),
+            ("one thread of warp 0", "issue the TMA store of D"),
+        ),
+        5: (
+            ("one thread of warp 0", "issue TMA loads, one K tile ahead, that complete on full[2]"),
+            ("all four warps together", "wait for full[2], issue wgmma and wait for its group"),
             ("all 128 threads", "convert the accumulators, write D's tile to shared memory"),
             ("one thread of warp 0", "issue the TMA store of D"),
         ),
@@ -98,13 +104,18 @@ class Step:
         self.module.check(M, N, K, dtype)
         _check_size(M, N, K)
 
-    def build(self, M: int, N: int, K: int, dtype: str = "float16") -> PrimFunc:
+    def build(self, M: int, N: int, K: int, dtype: str = "float16", **options: int) -> PrimFunc:
         """The kernel for ``A [M, K]``, ``B [N, K]``, ``D [M, N]``, all of ``dtype``.
 
-        A shape or dtype that it cannot take: ``ValueError`` naming the rule and the value.
+        ``options`` are those of the step's module: ``ctas``, from Step 6 on, is how many CTAs share
+        the tiles of D (an option that the step has not: ``TypeError``). A shape, dtype or number
+        that it cannot take: ``ValueError`` naming the rule and the value.
         """
         self.check_shape(M, N, K, dtype)
-        return self.module.build(M, N, K, dtype)
+        for name, value in options.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+                raise ValueError(f"{name} must be a positive number, got {value!r}")
+        return self.module.build(M, N, K, dtype, **options)
 
 
 def _check_size(M: int, N: int, K: int) -> None:
