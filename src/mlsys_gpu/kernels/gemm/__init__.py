@@ -45,6 +45,14 @@ _ROLES = {
             ("one thread of warp 0", "issue the TMA store of D"),
             ("warp 0", "allocate and free TMEM"),
         ),
+        5: (
+            ("one thread of warp 0", "issue TMA loads, one K tile ahead, that complete on full[2]"),
+            ("one thread of warp 0", "wait for full[2], issue tcgen05.mma, commit to empty[2]"),
+            ("one thread of warp 0", "commit to mma_bar behind the last K tile"),
+            ("all 128 threads", "read the accumulator from TMEM, write D's tile to shared memory"),
+            ("one thread of warp 0", "issue the TMA store of D"),
+            ("warp 0", "allocate and free TMEM"),
+        ),
     },
     "hopper": {
         1: (
