@@ -183,7 +183,7 @@ def build(M, N, K, dtype="float16", ctas=SMS * CTAS_PER_SM):
                         n1 = T.meta_var(n0 + c)
                         box = T.meta_var(D[m0 : m0 + BM, n1 : n1 + SWIZZLED])
                         tma_store(box, Ds[:, c : c + SWIZZLED])
-                    # TMA must have read SMEM before others write it again.
+                    # TMA has read Ds before others, a CTA barrier on, write.
                     T.ptx.cp.async_.bulk.commit_group()
                     T.ptx.cp.async_.bulk.wait_group.read(0)
 
