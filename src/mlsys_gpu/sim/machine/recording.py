@@ -617,7 +617,7 @@ def _wait_for(w: Warp, barrier: Any, passed: bool, mask=None) -> None:
 @wraps("mbarrier_wait")
 def _wait(original, w, address, parity, mask=None):
     barrier = barrier_at(w, address)
-    bit = int(np.asarray(parity).flat[0]) & 1
+    bit = (parity if type(parity) is int else _number(parity)) & 1
     _wait_for(w, barrier, (barrier.phase & 1) != bit, mask)
     return original(w, address, parity, mask)
 
@@ -735,22 +735,13 @@ def _log_copies(w: Warp, args: tuple, found: list, brought: int) -> None:
         coords = [_number(c) for c in args[2]]
         tmap = w.machine.maps[index]
         place = (memory.FIRST_TENSOR + tmap.tensor.index, index, *coords)
-        label = box_label(tmap, coords)
+        label = tmap  # what the copy moves is said when it is shown: see box_label
     else:
         place = (first >> memory.SPACE_BITS, first)
         label = f"{brought} bytes"
     targets = tuple((rank, into, nbytes) for _, rank, nbytes in found)
     copies = tuple((token, rank, nbytes) for token, rank, nbytes in found)
     w.log.append((COPY_IN, w.s, brought, copies, place, label, targets))
-
-
-def box_label(tmap: Any, coords: list[int]) -> str:
-    """The part of a tensor that a copy moves, as the author would write it: ``A[0:128, 64:128]``.
-
-    Where rows of the tensor are split over several dimensions, the coordinates alone.
-    """
-    parts = [f"{c}:{c + e}" for c, e in zip(coords, tmap.extent, strict=False)][::-1]
-    return f"{tmap.tensor.name}[{', '.join(parts)}]"
 
 
 wraps("tma_load", "bulk_load")(_copies)
@@ -801,7 +792,7 @@ def _stores(original, w, *args, **kwargs):
     if 0 <= index < len(machine.maps) and isinstance(args[1], (list, tuple)):
         coords = [_number(c) for c in args[1]]
         tmap = machine.maps[index]
-        label, source = box_label(tmap, coords), args[2]
+        label, source = tmap, args[2]
         place = (memory.FIRST_TENSOR + tmap.tensor.index, index, *coords)
     else:
         label, source = f"{nbytes} bytes", args[1]
@@ -900,9 +891,11 @@ def _wgmma(original, w, d, steps, n, dtype, *rest, **kwargs):
     result = original(w, d, steps, n, dtype, *rest, **kwargs)
     a, b, _ = steps[0]
     registers = type(a) is tuple
-    operands = ((w.rank, _operand(b)),)
-    if not registers:
-        operands = ((w.rank, _operand(a)), *operands)
+    operands: tuple[Any, ...] = ()
+    if not w.id % 4:  # the first warp's stand for the warpgroup's
+        operands = ((w.rank, _operand(b)),)
+        if not registers:
+            operands = ((w.rank, _operand(a)), *operands)
     log, count = w.log, len(steps)
     last: tuple[Any, ...] = log[-1] if log else (None,)
     if last[0] == WGMMA and last[1] == w.s and last[2] == n and last[3] == registers:

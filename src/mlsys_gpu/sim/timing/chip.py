@@ -27,6 +27,9 @@ from mlsys_gpu.sim.timing.replay import (
 #: The part of L2 that a kernel's data can count on: the rest goes to hashing and to other data.
 L2_USABLE = 0.8
 
+#: Cycles that are too few to replay a launch again for.
+NO_WAIT = 20.0
+
 #: Registers are given to warps in units of 256; an SM has 65,536 of them, 2,048 threads, 32 CTAs
 #: and 228 KiB of shared memory, of which each CTA takes 1 KiB more than it asks for (CUDA C++
 #: Programming Guide, "Technical Specifications per Compute Capability").
@@ -417,19 +420,21 @@ class Model:
         active = min(gpu.sms, count * self.size)
         residents = min(self.occupancy.ctas, -(-count * self.size // active))
         cycles = 0.0
-        for last in (False, True):  # once more, with what the others' traffic makes requests wait
+        for again in (False, True):  # once more, with what others' traffic makes requests wait
             share = self.share(traffic, active, cycles)
+            if again and max(share.waits) < NO_WAIT:
+                break
             longest, traced, shown, logs_shown = -1.0, Trace(), 0.0, None
             durations: list[tuple[list[int], float, float]] = []
             for numbers, logs in self.groups:
-                one, end, trace = self.replay(logs, share, residents, 1, last)
+                one, end, trace = self.replay(logs, share, residents, 1, True)
                 steady = one
                 if count > self.slots:
                     steady = self.replay(logs, share, residents, 2, False)[0] - one
                 durations.append((numbers, one, steady))
                 if one > longest:
                     longest, shown, logs_shown = one, end, logs
-                    traced = trace or traced
+                    traced = trace
             cycles = self._grid(durations, traffic, count) + gpu.cycles("start")
         sampled = sum(len(numbers) for numbers, _ in self.groups)
         flops = tensor = 0.0

@@ -87,9 +87,9 @@ def label(event: tuple, barriers: list[tuple[str, int, str]]) -> str:
         name, _, what = barriers[event[2][0]]
         return f"wait for {name}, {'phase' if what == 'mbarrier' else 'turn'} {event[2][1]}"
     if kind == E.COPY_IN:
-        return f"load {event[5]}"
+        return f"load {_moved(event[5], event[4])}"
     if kind == E.COPY_OUT:
-        return f"store {event[5]}"
+        return f"store {_moved(event[5], event[4])}"
     if kind == E.WGMMA:
         return f"wgmma m64n{event[2]}k16, {event[4]} steps"
     if kind == E.WGMMA_WAIT:
@@ -111,6 +111,18 @@ def label(event: tuple, barriers: list[tuple[str, int, str]]) -> str:
     if kind == E.MMA:
         return f"mma.sync m16n8k{event[2]}, {event[3]} times"
     return E.NAMES[kind].replace("_", " ")
+
+
+def _moved(what: Any, place: tuple) -> str:
+    """The part of a tensor that a copy moves, as the author would write it: ``A[0:128, 64:128]``.
+
+    ``what`` is the copy's tensor map, or words; of a map with more dimensions than the tensor has,
+    the dimensions are the map's.
+    """
+    if isinstance(what, str):
+        return what
+    parts = [f"{c}:{c + e}" for c, e in zip(place[2:], what.extent, strict=False)][::-1]
+    return f"{what.tensor.name}[{', '.join(parts)}]"
 
 
 def _state(event: tuple, cycles: float) -> str:
