@@ -25,8 +25,54 @@ GEMM = [
     (8192, 689.0, "tirx-kernels, gemm/fp16_bf16_gemm on a B200"),
 ]
 
+#: FlashAttention-4, batch 1, 32 query and 8 key heads of 128: length, causal, published TFLOP/s.
+ATTENTION = [
+    (2048, False, 1225.0),
+    (4096, False, 1325.0),
+    (2048, True, 969.0),
+    (4096, True, 1227.0),
+]
+HEADS, KV_HEADS, WIDTH = 32, 8, 128
+
+
+def attention() -> list[dict[str, Any]]:
+    """Times of FlashAttention-4; causal counts half of the operations."""
+    import torch
+    from tirx_kernels.ported.flashattention import flash_attention4
+
+    found = []
+    for length, causal, published in ATTENTION:
+        q = torch.zeros(1, length, HEADS, WIDTH, dtype=torch.float16)
+        k, v = (torch.zeros(1, length, KV_HEADS, WIDTH, dtype=torch.float16) for _ in range(2))
+        maps = flash_attention4.build_tensor_maps(
+            q, k, v, torch.empty_like(q), batch_size=1, seq_len_q=length, seq_len_kv=length,
+            num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=WIDTH, is_causal=causal,
+        )  # fmt: skip
+        kernel = flash_attention4.get_kernel(1, length, HEADS, KV_HEADS, WIDTH, causal)
+        timing = mg.model(kernel, *[m.ptr for m in maps], gpu="b200")
+        flops = 4 * length * length * HEADS * WIDTH / (2 if causal else 1)
+        found.append(
+            {
+                "kernel": "tirx-kernels flash_attention4" + ", causal" * causal,
+                "shape": f"{length}, {HEADS}/{KV_HEADS} heads of {WIDTH}",
+                "dtype": "float16",
+                "modelled_us": round(timing.microseconds, 1),
+                "published_us": round(flops / published / 1e6, 1),
+                "published_by": f"tirx-kernels on a B200 ({published:.0f} TFLOP/s)",
+                "clock_mhz": round(timing.clock_mhz),
+                "bound": timing.bound,
+            }
+        )
+    return found
+
 
 def rows() -> list[dict[str, Any]]:
+    """All of them: GEMM first."""
+    return [*gemm(), *attention()]
+
+
+def gemm() -> list[dict[str, Any]]:
+    """Times of the GEMM with pairs of CTAs and launch control."""
     from tirx_kernels.gemm import fp16_bf16_gemm
 
     found = []
@@ -36,9 +82,7 @@ def rows() -> list[dict[str, Any]]:
         found.append(
             {
                 "kernel": "tirx-kernels gemm/fp16_bf16_gemm",
-                "M": size,
-                "N": size,
-                "K": size,
+                "shape": f"{size} x {size} x {size}",
                 "dtype": "float16",
                 "modelled_us": round(timing.microseconds, 1),
                 "published_us": published,
@@ -58,7 +102,7 @@ def main() -> int:
     for row in table:
         apart = row["modelled_us"] / row["published_us"] - 1
         print(
-            f"{row['kernel']} {row['M']}³: modelled {row['modelled_us']:.1f} us, published "
+            f"{row['kernel']} {row['shape']}: modelled {row['modelled_us']:.1f} us, published "
             f"{row['published_us']:.1f} us ({100 * apart:+.1f} %); {row['bound']}"
         )
     if given.output is not None:

@@ -82,6 +82,8 @@ def test_the_committed_table_is_of_these_kernels():
     assert statistics.fmean(errors) <= 0.10
 
 
+BORROWED = "no public figure for B200; H200 as measured by mlsys-gpu calibrate"
+
 #: Published for ``gemm/fp16_bf16_gemm`` of tirx-kernels on a B200, microseconds (its README).
 PUBLISHED = {4096: 93.4, 8192: 689.0}
 
@@ -105,6 +107,14 @@ def test_every_constant_has_a_unit_and_a_source(name):
         assert len(entry["source"]) > 10, constant
         if entry["source"].startswith("none"):  # an assumption, which says so
             assert entry["source"].startswith("none: "), constant
+
+
+def test_what_the_b200_borrows_is_the_h200s():
+    hopper, blackwell = (timing.gpu_constants(n).constants for n in ("h200", "b200"))
+    borrowed = [n for n, c in blackwell.items() if c["source"].startswith(BORROWED)]
+    assert len(borrowed) > 10
+    for name in borrowed:
+        assert blackwell[name]["value"] == hopper[name]["value"], name
 
 
 def test_the_same_constants_for_both_gpus():

@@ -14,6 +14,7 @@ from typing import Any
 from mlsys_gpu.sim.timing import events as E
 from mlsys_gpu.sim.timing.constants import Gpu, interpolated
 from mlsys_gpu.sim.timing.replay import (
+    PIPES,
     Compiled,
     Replay,
     Share,
@@ -26,6 +27,9 @@ from mlsys_gpu.sim.timing.replay import (
 
 #: The part of L2 that a kernel's data can count on: the rest goes to hashing and to other data.
 L2_USABLE = 0.8
+
+#: A part that is busy for so much of the time bounds a launch.
+BOUND = 0.6
 
 #: Cycles that are too few to replay a launch again for.
 NO_WAIT = 20.0
@@ -87,7 +91,24 @@ class Traffic:
 
 @dataclass
 class Timing:
-    """A modelled duration, and what it is made of. All of it is a model's, not a measurement."""
+    """A modelled duration, and what it is made of. All of it is a model's, not a measurement.
+
+    Attributes:
+        cycles: of the kernel, from its first instruction's issue to its end; ``start_cycles`` of
+            them pass before its warps begin.
+        clock_mhz: the SM clock, where the power limit leaves it.
+        launch_us: from one launch to the next in a queue of empty ones.
+        occupancy: CTAs that an SM holds, and what limits them.
+        clusters, slots: clusters that are launched, and how many the GPU holds at a time;
+            ``waves`` is their quotient.
+        executed, replayed: clusters that ran in the simulator, and different ones among those
+            recorded.
+        traffic: bytes by tensor, of the launch.
+        tensor_flops: operations of the tensor cores, of the launch, padding included.
+        tensor_busy, memory_busy, l2_busy, pipes: parts of the time that the units are in use.
+        shown: cycles of the cluster that :meth:`timeline` and :meth:`statistics` show, which runs
+            beside as many copies of itself as an SM holds.
+    """
 
     gpu: str
     cycles: float  # of the kernel alone
@@ -102,9 +123,11 @@ class Timing:
     tensor_busy: float
     memory_busy: float
     l2_busy: float
+    pipes: dict[str, float]
     replayed: int
     executed: int
     note: str
+    start_cycles: float = 0.0
     trace: Trace = field(repr=False, default_factory=Trace)
     shown: float = 0.0  # cycles of the traced run
     logs: Any = field(repr=False, default=None)
@@ -161,18 +184,19 @@ class Timing:
 
     @property
     def bound(self) -> str:
-        """What the duration comes nearest to: the tensor cores, device memory, L2 or latency."""
+        """What the duration comes nearest to: the tensor cores, device memory, L2, a pipe of the
+        SMs; or latency, where none of them is busy most of the time."""
         parts = {
             "the tensor cores": self.tensor_busy,
             "device memory": self.memory_busy,
             "L2": self.l2_busy,
+            **self.pipes,
         }
         name = max(parts, key=lambda k: parts[k])
-        return (
-            f"{name} ({100 * parts[name]:.0f} % busy)"
-            if parts[name] >= 0.6
-            else (f"latency ({name} {100 * parts[name]:.0f} % busy)")
-        )
+        busy = f"{name} {100 * min(1.0, parts[name]):.0f} % busy"
+        if parts[name] >= BOUND:
+            return f"{name} ({busy.removeprefix(name).strip()})"
+        return f"latency (at most {busy})"
 
     @property
     def memory_bytes(self) -> float:
@@ -198,6 +222,18 @@ def _queue(busy: float) -> float:
     (M/D/1: Pollaczek-Khinchine)."""
     part = min(busy, 0.9)
     return part / (2 * (1 - part))
+
+
+#: The pipes of an SM in a reader's words.
+_PIPE_NAMES = {
+    "shared": "shared memory's pipe",
+    "issue": "instruction issue",
+    "fma": "the FMA pipe",
+    "alu": "the integer and logic pipe",
+    "xu": "special functions",
+    "half": "the half-precision pipe",
+    "f64": "the float64 pipe",
+}
 
 
 class Model:
@@ -229,6 +265,13 @@ class Model:
         #: clusters out, and the sampled ones get as many as anyone.
         self.part = min(1.0, self.clusters / self.started / recording.share)
         self._contended = self._common_atomics()
+        self._copies = any(
+            event[0] == E.COPY_IN
+            for _, logs in self.groups
+            for cta in logs
+            for log in cta
+            for event in log
+        )
 
     def _common_atomics(self) -> set[int]:
         """Addresses that atomics of several clusters meet at."""
@@ -396,8 +439,9 @@ class Model:
             run.trace = Trace()
         sms = [Sm() for _ in range(self.size)]
         counts = counts_of(logs)
-        left = residents * (rounds - 1)
+        left, begin = residents * (rounds - 1), 0.0
         start = self.gpu.cycles("cta_start")
+        first: Any = None
 
         def ended(copy: Any) -> None:
             nonlocal left
@@ -405,13 +449,15 @@ class Model:
                 left -= 1
                 run.start(logs, counts, sms, copy.end + start)
 
-        first = run.start(logs, counts, sms, 0.0)
-        for i in range(1, residents):
-            run.start(logs, counts, sms, i * self.gpu.cycles("cta_stagger"))
+        for i in range(residents):  # the last of them is traced: it meets all the others
+            begin = i * self.gpu.cycles("cta_stagger")
+            first = run.start(logs, counts, sms, begin, traced=i == residents - 1)
         last = run.run(ended)
         # What is still to be written holds the next launch up: the queue must be empty by then.
         last = max(last, *(sm.hbm for sm in sms))
-        return last, first.end, run.trace
+        if run.trace is not None:
+            run.trace.shift(begin)
+        return last, first.end - begin, run.trace
 
     def timing(self) -> Timing:
         """Replay the sampled clusters and lay the grid out over the chip."""
@@ -434,7 +480,7 @@ class Model:
                 durations.append((numbers, one, steady))
                 if one > longest:
                     longest, shown, logs_shown = one, end, logs
-                    traced = trace
+                    traced = trace or traced
             cycles = self._grid(durations, traffic, count) + gpu.cycles("start")
         sampled = sum(len(numbers) for numbers, _ in self.groups)
         flops = tensor = 0.0
@@ -464,10 +510,12 @@ class Model:
             tensor_flops=flops * count * self.part,
             tensor_busy=busy,
             memory_busy=memory_busy,
-            l2_busy=l2_busy,
+            l2_busy=self._l2_shown(traffic, share, active, cycles),
+            pipes=self._pipes(cycles, active, count),
             replayed=len(self.groups),
             executed=self.recording.clusters,
             note=note,
+            start_cycles=gpu.cycles("start"),
             trace=traced,
             shown=shown,
             logs=logs_shown,
@@ -475,7 +523,9 @@ class Model:
             program=self.program,
         )
 
-    def _copies_busy(self, traffic: list[Traffic], share: Share, active: int, cycles: float):
+    def _copies_busy(
+        self, traffic: list[Traffic], share: Share, active: int, cycles: float
+    ) -> float:
         """The part of L2's bandwidth that reads use, at the rates that copies have."""
         used = 0.0
         for (space, write), row in zip(self._spaces, traffic, strict=True):
@@ -487,6 +537,12 @@ class Model:
         """The part of L2's bandwidth that reads use: of threads' loads, which is the least."""
         reads = sum(t.requested for t in traffic if not t.write)
         return reads / (max(1.0, cycles) / self.gpu.clock_hz * float(self.gpu["l2_read"]) * 1e9)
+
+    def _l2_shown(self, traffic: list[Traffic], share: Share, active: int, cycles: float) -> float:
+        """The same, at the rate that the kernel's own kind of reads has."""
+        if self._copies:
+            return min(1.0, self._copies_busy(traffic, share, active, cycles))
+        return min(1.0, self._l2_busy(traffic, cycles))
 
     def _memory_busy(self, traffic: list[Traffic], cycles: float) -> float:
         seconds = sum(
@@ -517,6 +573,32 @@ class Model:
         if logs and any(e[0] == E.TC_MMA for cta in logs for log in cta for e in log):
             cycles /= self.size
         return flops, cycles
+
+    def _pipes(self, cycles: float, active: int, count: int) -> dict[str, float]:
+        """For which part of the time the pipes of an SM are busy, by their names."""
+        spent = dict.fromkeys(_PIPE_NAMES.values(), 0.0)
+        sampled = sum(len(numbers) for numbers, _ in self.groups)
+        for numbers, logs in self.groups:
+            weight = len(numbers) / sampled / self.size
+            for event in (e for cta in logs for log in cta for e in log):
+                kind, unit = event[0], 0.0
+                if kind == E.WORK:
+                    issue, pipes = self.work[event[2]]
+                    spent[_PIPE_NAMES["issue"]] += weight * issue * event[3] / 4
+                    for name, taken in zip(PIPES, pipes, strict=True):
+                        if taken:
+                            spent[_PIPE_NAMES[name]] += weight * taken * event[3] / 4
+                elif kind in (E.SHARED_LOAD, E.SHARED_STORE):
+                    unit = event[3]
+                elif kind == E.LOAD:
+                    unit = event[3] / 4  # sectors of 32 bytes, 128 bytes a cycle
+                elif kind == E.STORE:
+                    unit = 32 * event[3] / float(self.gpu["sm_store_bytes"])
+                elif kind == E.ASYNC_COPY:
+                    unit = event[3] / 128
+                spent[_PIPE_NAMES["shared"]] += weight * unit
+        each = self.part * count * self.size / active / max(1.0, cycles)
+        return {name: min(1.0, n * each) for name, n in spent.items()}
 
     def _grid(self, durations, traffic, count: int) -> float:
         """Cycles until the last of ``count`` clusters has ended."""

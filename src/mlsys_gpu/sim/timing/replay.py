@@ -148,7 +148,7 @@ class Copy:
 
 @dataclass
 class Trace:
-    """What the first run of a cluster did: spans of its warps, engines, phases and memory."""
+    """What one run of a cluster did: spans of its warps, engines, phases and memory."""
 
     warps: dict[tuple[int, int], list[tuple]] = field(default_factory=dict)
     tensor: list[tuple] = field(default_factory=list)  # rank, t0, t1, event
@@ -158,6 +158,21 @@ class Trace:
     regions: list[tuple] = field(default_factory=list)  # rank, byte, t0, t1, state, event
     tmem: list[tuple] = field(default_factory=list)  # rank, column, columns, t0, t1, state, event
     waited: dict[tuple[int, int], dict[Any, float]] = field(default_factory=dict)
+
+    def shift(self, by: float) -> None:
+        """Count times from ``by``, when the cluster began."""
+        if not by:
+            return
+        self.warps = {
+            key: [(t0 - by, t1 - by, at) for t0, t1, at in spans]
+            for key, spans in self.warps.items()
+        }
+        self.tensor = [(r, t0 - by, t1 - by, e) for r, t0, t1, e in self.tensor]
+        self.copies = [(r, t0 - by, t1 - by, e, out) for r, t0, t1, e, out in self.copies]
+        self.phases = [(token, t - by) for token, t in self.phases]
+        self.arrivals = [(token, t - by, *rest) for token, t, *rest in self.arrivals]
+        self.regions = [(r, byte, a - by, b - by, *rest) for r, byte, a, b, *rest in self.regions]
+        self.tmem = [(r, c, n, a - by, b - by, *rest) for r, c, n, a, b, *rest in self.tmem]
 
 
 def counts_of(logs: list[list[list[tuple]]]) -> dict[tuple[int, int], int]:
@@ -282,8 +297,15 @@ class Replay:
 
     # ------------------------------------------------------------------------------- running
 
-    def start(self, logs: list[list[list[tuple]]], counts, sms: list[Sm], begin: float) -> Copy:
-        """Put a cluster on its SMs (one for each rank)."""
+    def start(
+        self,
+        logs: list[list[list[tuple]]],
+        counts: dict[tuple[int, int], int],
+        sms: list[Sm],
+        begin: float,
+        traced: bool = False,
+    ) -> Copy:
+        """Put a cluster on its SMs (one for each rank); ``traced``: its trace is kept."""
         copy = Copy(counts, sms, begin)
         self.running += 1
         for rank, warps in enumerate(logs):
@@ -291,7 +313,7 @@ class Replay:
                 lane = Lane(copy, rank, index, events, sms[rank], begin)
                 copy.left += 1
                 self._push(lane)
-        if self.trace is not None and self.traced is None:
+        if traced and self.trace is not None:
             self.traced = copy
         return copy
 

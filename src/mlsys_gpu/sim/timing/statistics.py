@@ -12,15 +12,19 @@ from mlsys_gpu.sim.timing.timeline import role_name, roles
 def statistics(timing: Timing) -> dict[str, Any]:
     """Figures of the shown cluster and of the launch, as plain values.
 
-    ``roles``: for each group of warps its cycles, the part that it waits, and what for, in cycles.
-    ``conflicts``: for each line that accesses shared memory its instructions, the cycles of the
-    shared-memory pipe (wavefronts) and how many they would be without bank conflicts. ``bytes``: by
-    space, of one cluster. ``traffic``: of the launch, by tensor. ``occupancy``: CTAs an SM holds,
-    what limits them, and the registers (a thread), shared memory and tensor memory (a CTA) used.
+    Of the shown cluster: ``roles``, for each group of warps its cycles, the part that it waits, and
+    what for, in cycles; ``conflicts``, for each line that accesses shared memory its instructions,
+    the cycles of the shared-memory pipe (wavefronts) and how many they would be without bank
+    conflicts; ``accesses``, for each line that loads from or stores to global memory the sectors of
+    32 bytes that it moves, and how many would do; ``bytes``, by space. Of the launch: ``traffic``,
+    by tensor, and ``busy``, the part of the time that each unit is in use. Of an SM: ``occupancy``,
+    the CTAs that it holds, what limits them, and the registers (a thread), shared memory and tensor
+    memory (a CTA) that they use.
     """
     return {
         "roles": _roles(timing),
         "conflicts": _conflicts(timing),
+        "accesses": _accesses(timing),
         "bytes": _bytes(timing),
         "traffic": [
             {
@@ -31,6 +35,12 @@ def statistics(timing: Timing) -> dict[str, Any]:
             }
             for row in timing.traffic
         ],
+        "busy": {
+            "tensor cores": round(timing.tensor_busy, 4),
+            "device memory": round(min(1.0, timing.memory_busy), 4),
+            "L2": round(timing.l2_busy, 4),
+            **{name.removeprefix("the "): round(part, 4) for name, part in timing.pipes.items()},
+        },
         "occupancy": {
             "ctas_per_sm": timing.occupancy.ctas,
             "limited_by": timing.occupancy.limit,
@@ -120,6 +130,27 @@ def _conflicts(timing: Timing) -> list[dict[str, Any]]:
     return found
 
 
+def _accesses(timing: Timing) -> list[dict[str, Any]]:
+    sites: dict[tuple[int, bool], list[int]] = {}
+    for event in (e for cta in timing.logs for log in cta for e in log):
+        if event[0] in (E.LOAD, E.STORE):
+            row = sites.setdefault((event[1], event[0] == E.STORE), [0, 0])
+            row[0] += event[3]
+            row[1] += max(event[2], -(-event[4] // 32))
+    found = []
+    for (site, store), (sectors, least) in sorted(sites.items()):
+        place = timing.program.location(site)
+        found.append(
+            {
+                "location": str(place) if place else "",
+                "access": "store" if store else "load",
+                "sectors": sectors,
+                "coalesced": min(least, sectors),
+            }
+        )
+    return found
+
+
 def _bytes(timing: Timing) -> dict[str, int]:
     found: dict[str, int] = {}
 
@@ -158,11 +189,12 @@ def text(timing: Timing, flops: float | None = None) -> str:
     held = made["occupancy"]
     lines = [
         f"{timing.program.name}: {timing.microseconds:.1f} us{speed} ({timing.note})",
-        f"  {timing.cycles:.0f} cycles at {timing.clock_mhz:.0f} MHz, and "
-        f"{timing.launch_us:.1f} us to launch; bound by {timing.bound}",
-        f"  {timing.clusters} cluster{'s' * (timing.clusters != 1)} in {timing.waves:.2f} waves; "
-        f"an SM holds {held['ctas_per_sm']} CTA{'s' * (held['ctas_per_sm'] != 1)} (by "
-        f"{held['limited_by']}); tensor cores busy {100 * timing.tensor_busy:.0f} % of the time",
+        f"  {timing.cycles:.0f} cycles at {timing.clock_mhz:.0f} MHz ({timing.start_cycles:.0f} of "
+        f"them to start), and {timing.launch_us:.1f} us to launch; bound by {timing.bound}",
+        f"  {timing.clusters} cluster{'s' * (timing.clusters != 1)}, and the GPU holds "
+        f"{timing.slots} at a time ({timing.waves:.2f} waves); an SM holds {held['ctas_per_sm']} "
+        f"CTA{'s' * (held['ctas_per_sm'] != 1)} (by {held['limited_by']})"
+        + (f"; tensor cores busy {100 * timing.tensor_busy:.0f} %" if timing.tensor_flops else ""),
     ]
     for role in made["roles"]:
         if not role["cycles"]:
@@ -177,5 +209,11 @@ def text(timing: Timing, flops: float | None = None) -> str:
             lines.append(
                 f"  bank conflicts at {row['location']}: {row['wavefronts']} wavefronts where "
                 f"{row['without_conflicts']} would do"
+            )
+    for row in made["accesses"]:
+        if row["sectors"] > 1.5 * row["coalesced"]:
+            lines.append(
+                f"  not coalesced at {row['location']}: {row['sectors']} sectors of 32 bytes for "
+                f"each {row['access']} of a CTA's data where {row['coalesced']} would do"
             )
     return "\n".join(lines)

@@ -240,7 +240,10 @@ def _roles(builder: _Builder, kinds: dict, horizon: float) -> None:
                 break
             event = log[at]
             state = _state(event, t1 - t0)
-            text = builder.label(label(event, builder.barriers))
+            said = label(event, builder.barriers)
+            if state == "wait" and "wait" not in said:
+                said = f"wait for it: {said}"
+            text = builder.label(said)
             site = builder.site(event[1])
             if spans and spans[-1][2:] == [text, site, state] and t0 - spans[-1][1] < 0.06:
                 spans[-1][1] = round(t1, 1)
