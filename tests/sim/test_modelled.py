@@ -4,7 +4,9 @@ The model's constants come from micro-benchmarks and documents; nothing here has
 of the pairs: ``python scripts/h200/model.py``.
 """
 
+import copy
 import json
+import pickle
 import statistics
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from mlsys_gpu.sim import timing
 from mlsys_gpu.sim.timing.constants import UNITS
 
 from . import judged
+from .fixtures import hopper_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "book" / "results" / "h200"
@@ -122,3 +125,55 @@ def test_the_same_constants_for_both_gpus():
     own = {n for n in hopper if n.startswith(("wgmma", "power"))}
     assert hopper - own <= blackwell
     assert all(n.startswith(("tcgen05", "tmem")) for n in blackwell - hopper)
+
+
+def test_timing_a_grid_of_one_dimension_runs_every_cta_once():
+    """Sums by atomics would show a CTA that ran twice, and so would the counters."""
+    case = judged._micro("total", n=32 * 1024, ctas=32)
+    kernel = sim.compile(case.build())
+    seen = []
+    for timed in (False, True):
+        arrays = case.arrays(seed=1)
+        report = sim.simulate(kernel, *arrays, timing=timed)
+        assert not report.findings
+        seen.append((arrays[-1].tobytes(), report.counters))
+    assert seen[0] == seen[1]
+
+
+def test_a_timed_report_can_be_pickled_and_copied():
+    case = judged._micro("total", n=1024, ctas=1)
+    report = sim.simulate(case.build(), *case.arrays(seed=1), timing=True)
+    for again in (pickle.loads(pickle.dumps(report)), copy.deepcopy(report)):
+        assert again.timing.microseconds == report.timing.microseconds
+        assert again.to_dict() == report.to_dict()
+
+
+def test_more_ctas_than_sms_do_not_halve_everyones_bandwidth():
+    """One SM with two CTAs gets the share of two, and the others have theirs."""
+    times = [
+        sim.model(hopper_rows.build(4096, 2048, ctas=ctas), gpu="h200").microseconds
+        for ctas in (132, 133)
+    ]
+    assert times[1] < 1.3 * times[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.pop("clock"), "lack clock"),
+        (lambda c: c["clock"].update(value=-5), "constant clock of H200 is -5 MHz"),
+        (lambda c: c["sms"].update(value=0), "constant sms of H200 is 0 1"),
+        (lambda c: c["hbm_read"].update(value=float("nan")), "hbm_read of H200 is no number"),
+        (lambda c: c["wgmma_ss"].update(value=5), "wgmma_ss of H200 is a table"),
+        (lambda c: c["launch"].update(unit="parsec"), "has unit 'parsec'"),
+        (lambda c: c["power_limit"].update(value=1.0), "power_limit of H200 is not above"),
+    ],
+)
+def test_a_wrong_file_of_constants_is_refused_by_name(tmp_path, change, said):
+    folder = Path(timing.__file__).parent / "gpus"
+    record = json.loads((folder / "h200.json").read_text())
+    change(record["constants"])
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=said):
+        timing.gpu_constants(str(path))

@@ -514,8 +514,11 @@ def test_what_step_3_must_move_is_what_was_recorded(steps, arch):
         assert moved["tensor_memory"] == 128 * 128 * 4  # float32 sums, once
     assert timing.clusters == 4
     requested = {(t.name, t.write): t.requested for t in timing.traffic}
+    # D leaves in pieces of 16 bytes, and sectors of 32 bytes move: each twice, half of it
     assert requested == {("A", False): 2 * tiles, ("B", False): 2 * tiles,
-                         ("D", True): 256 * 256 * 2}  # fmt: skip
+                         ("D", True): 2 * 256 * 256 * 2}  # fmt: skip
+    memory = {t.name: t.memory for t in timing.traffic}
+    assert memory["D"] == 256 * 256 * 2
     assert {t.name: t.memory for t in timing.traffic if not t.write} == {
         "A": 256 * 128 * 2, "B": 256 * 128 * 2,
     }  # fmt: skip

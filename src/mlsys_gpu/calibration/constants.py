@@ -34,7 +34,11 @@ class _Maker:
         if name not in self.measured:
             raise ValueError(f"the calibration lacks {name!r}; run mlsys-gpu calibrate again")
         self.used.append(name)
-        return float(self.measured[name]["value"])
+        entry = self.measured[name]
+        value = entry.get("value") if isinstance(entry, dict) else entry
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
+            raise ValueError(f"the calibration's {name} is no measurement: {value!r}")
+        return float(value)
 
     def put(self, name: str, value: Any, unit: str, how: str = "") -> None:
         """A constant made of the measurements asked for since the last one."""
@@ -63,7 +67,10 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     ``calibration`` is a result file of ``mlsys-gpu calibrate``. Raises ``ValueError`` naming a
     measurement that it lacks.
     """
-    gpu = calibration["provenance"]["gpu"]
+    gpu = (calibration.get("provenance") or {}).get("gpu") or {}
+    for name in ("name", "arch", "multiprocessors", "l2_bytes"):
+        if name not in gpu:
+            raise ValueError(f"the calibration's provenance does not say the GPU's {name}")
     maker = _Maker(calibration["constants"])
     m, put, say = maker.m, maker.put, maker.say
     device = "CUDA device attributes, in the calibration's provenance"

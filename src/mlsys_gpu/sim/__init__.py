@@ -83,7 +83,7 @@ def simulate(
     if timing is not False:
         from mlsys_gpu.sim import timing as timed
 
-        name, recorder = timed.chosen_gpu(timing, program.arch), timed.recorder()
+        gpu, recorder = timed.chosen_gpu(timing, program.arch), timed.recorder()
     report = run(
         program,
         arrays,
@@ -94,7 +94,7 @@ def simulate(
         timing=recorder,
     )
     if timing is not False:
-        report._timed = (name, kernel)
+        report._timed = (gpu, kernel)
     return report
 
 

@@ -240,6 +240,15 @@ class Report:
             lines.append(f"  {self._time_line()}")
         return "\n".join(lines)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: of a timed run its modelled time, and not the kernel."""
+        state = dict(self.__dict__)
+        if self._timed is not None:
+            if self.completed:
+                state["_timing"] = self.timing
+            state["_timed"] = (self._timed[0], None)
+        return state
+
     @property
     def timing(self) -> Any:
         """The modelled time of a run with ``timing=``: a :class:`mlsys_gpu.sim.timing.Timing`.

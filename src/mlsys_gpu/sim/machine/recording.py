@@ -244,8 +244,11 @@ class Recorder:
         """Run the first wave's other clusters up to their first access of each tensor.
 
         On a grid of one dimension, which a scheduler in the kernel gives its meaning, that tells
-        how many of them read the same at a time.
+        how many of them read the same at a time. Only where those clusters have not run: it is
+        done on the arrays of the run.
         """
+        if not self.alone or not machine.completed:
+            return
         launch = machine.program.launch
         sizes = [g // c for g, c in zip(launch["grid"], launch["cluster"], strict=True)]
         total = math.prod(sizes)
@@ -735,7 +738,7 @@ def _log_copies(w: Warp, args: tuple, found: list, brought: int) -> None:
         coords = [_number(c) for c in args[2]]
         tmap = w.machine.maps[index]
         place = (memory.FIRST_TENSOR + tmap.tensor.index, index, *coords)
-        label = tmap  # what the copy moves is said when it is shown: see box_label
+        label = (tmap.tensor.name, *tmap.extent)  # said in words when it is shown
     else:
         place = (first >> memory.SPACE_BITS, first)
         label = f"{brought} bytes"
@@ -792,7 +795,7 @@ def _stores(original, w, *args, **kwargs):
     if 0 <= index < len(machine.maps) and isinstance(args[1], (list, tuple)):
         coords = [_number(c) for c in args[1]]
         tmap = machine.maps[index]
-        label, source = tmap, args[2]
+        label, source = (tmap.tensor.name, *tmap.extent), args[2]
         place = (memory.FIRST_TENSOR + tmap.tensor.index, index, *coords)
     else:
         label, source = f"{nbytes} bytes", args[1]

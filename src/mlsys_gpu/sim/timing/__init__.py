@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 
-def chosen_gpu(wanted: bool | str | None, arch: str) -> str:
-    """The GPU to model: the one named, or an architecture's usual one.
+def chosen_gpu(wanted: bool | str | None, arch: str) -> Gpu:
+    """The constants of the GPU to model: the one named, or an architecture's usual one.
 
     Raises :class:`ArgumentError` where it is not known, or of another architecture.
     """
     if wanted is True or wanted is None:
-        return default_gpu(arch)
+        return gpu_constants(default_gpu(arch))
     if not isinstance(wanted, str):
         raise ArgumentError(f"timing is True, False or a GPU's name, not {wanted!r}")
     try:
@@ -54,7 +54,7 @@ def chosen_gpu(wanted: bool | str | None, arch: str) -> str:
             f"the kernel is for {arch}, and {gpu.name} is of {gpu.arch}; "
             f"leave the GPU out, or name one of {arch}, as {default_gpu(arch)}"
         )
-    return wanted if wanted.endswith(".json") else wanted.lower()
+    return gpu
 
 
 def recorder(sample: int | None = None, alone: bool = False) -> Any:
@@ -144,12 +144,12 @@ def loads_together(sass: str, opcode: str = "LDG") -> int | None:
 
 def of(report: Any) -> Timing:
     """The timing of a report of a timed run."""
-    name, kernel = report._timed
+    gpu, kernel = report._timed
     if not report.completed:
         raise ValueError(f"no time can be modelled of a run that stopped: {_fault(report)}")
     program = report._recording.program
     compiled = compiled_facts(kernel, program)
-    return Model(report._recording, program, gpu_constants(name), compiled).timing()
+    return Model(report._recording, program, gpu, compiled).timing()
 
 
 def _fault(report: Any) -> str:
@@ -176,8 +176,10 @@ def model(
 
     if clusters is not None and (not isinstance(clusters, int) or clusters < 2):
         raise ValueError(f"clusters is a number of clusters to run, 2 or more, not {clusters!r}")
+    if registers is not None and (not isinstance(registers, int) or not 1 <= registers <= 255):
+        raise ValueError(f"registers is a number of registers of a thread, 1 to 255: {registers!r}")
     program = compile(kernel, arch)
-    name = chosen_gpu(gpu, program.arch)
+    constants = chosen_gpu(gpu, program.arch)
     if arrays:
         held = [np.array(a) if isinstance(a, np.ndarray) else a for a in arrays]
     else:
@@ -199,4 +201,4 @@ def model(
     if registers is not None:
         compiled = replace(compiled, registers=registers)
     program = report._recording.program
-    return Model(report._recording, program, gpu_constants(name), compiled).timing()
+    return Model(report._recording, program, constants, compiled).timing()

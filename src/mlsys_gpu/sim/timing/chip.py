@@ -8,6 +8,7 @@ memory; then the grid's clusters are laid out over the chip, wave by wave.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -313,11 +314,11 @@ class Model:
                     for event in log:
                         kind = event[0]
                         if kind == E.LOAD or kind == E.STORE:
-                            place, nbytes = event[5], event[4]
+                            place, nbytes = event[5], 32 * event[3]  # whole sectors move
                         elif kind == E.COPY_IN or kind == E.COPY_OUT:
                             place, nbytes = event[4], event[2]
                         elif kind == E.ASYNC_COPY:
-                            place, nbytes = event[5], event[3]
+                            place, nbytes = event[5], 32 * event[4]
                         else:
                             continue
                         key = place[0], kind in (E.STORE, E.COPY_OUT)
@@ -329,8 +330,10 @@ class Model:
             space, write = key
             name, size = self.recording.tensors.get(space, ("?", nbytes))
             requested = nbytes / len(sampled) * count * self.part
-            unique = min(float(size), requested)
-            rows.append((key, name, requested, unique, self._different(space, first[key], active)))
+            shared, different = self._different(space, first[key], active, count)
+            each = nbytes / len(sampled)
+            unique = min(float(size), requested, max(1.0, different) * each)
+            rows.append((key, name, requested, unique, shared))
             total_unique += unique
         wave = sum(r * s for _, _, r, _, s in rows) / max(1, count) * active
         fits = total_unique <= L2_USABLE * float(self.gpu["l2_bytes"])
@@ -347,12 +350,17 @@ class Model:
         self._spaces = [key for key, *_ in rows]
         return found
 
-    def _different(self, space: int, places: dict[int, Any], active: int) -> float:
-        """The part of a wave's clusters that ask for different bytes of a tensor, by the axes of
-        the grid that its addresses depend on; 1.0 where that cannot be told."""
+    def _different(
+        self, space: int, places: dict[int, Any], active: int, count: int
+    ) -> tuple[float, float]:
+        """How many of ``active`` clusters ask for different bytes of a tensor, as a part of them,
+        and how many of all ``count``: by the axes of the grid that its addresses depend on."""
         gx, gy, gz = self.program.launch["grid"]
         cx, cy, cz = self.program.launch["cluster"]
         nx, ny, nz = gx // cx, gy // cy, gz // cz
+        if sum(n > 1 for n in (nx, ny, nz)) < 2:
+            part = self._probed(space, active)
+            return part, part * active if active < count and part < 0.5 else part * count
         steps = {0: 1, 1: nx, 2: nx * ny}
         depends = []
         for axis, n in enumerate((nx, ny, nz)):
@@ -363,28 +371,30 @@ class Model:
                 depends.append(True)
             else:
                 depends.append(neighbour != places[0])
-        if sum(n > 1 for n in (nx, ny, nz)) < 2:
-            return self._probed(space, active)
         seen = set()
         for number in range(active):
             at = (number % nx, number // nx % ny, number // (nx * ny))
             seen.add(tuple([v for v, d in zip(at, depends, strict=True) if d]))
-        return len(seen) / active
+        everywhere = math.prod(n for n, d in zip((nx, ny, nz), depends, strict=True) if d)
+        return len(seen) / active, float(everywhere)
 
     def _probed(self, space: int, active: int) -> float:
         """The same on a grid of one dimension, by where the first wave's clusters begin to read."""
         firsts = self.recording.firsts
         begun = [firsts[n][space] for n in range(active) if n in firsts and space in firsts[n]]
         different = len(set(begun))
+        if not begun:  # nobody reads it
+            return 1.0
         if 2 * different <= len(begun):  # few tiles: clusters that were not looked at have the same
             return different / active
-        return different / len(begun) if begun else 1.0
+        return different / len(begun)
 
-    def share(self, traffic: list[Traffic], active: int, cycles: float = 0.0) -> Share:
-        """What one of ``active`` SMs gets of the chip; ``cycles``: how long the launch takes, from
-        which follows how much of the bandwidth is in use, and how long requests wait therefore."""
+    def share(self, traffic: list[Traffic], active: int, part: float, cycles: float = 0.0) -> Share:
+        """What one of ``active`` SMs gets of the chip: the ``part`` of the CTAs that it holds.
+        ``cycles``: how long the launch takes, from which follows how much of the bandwidth is in
+        use, and how long requests wait therefore."""
         gpu = self.gpu
-        each = 1e9 / gpu.clock_hz / max(1, active)
+        each = 1e9 / gpu.clock_hz * part
         mixed = self._mixed(traffic)
         share = Share(
             port=float(gpu["sm_bytes"]),
@@ -465,9 +475,9 @@ class Model:
         traffic = self.traffic(count)
         active = min(gpu.sms, count * self.size)
         residents = min(self.occupancy.ctas, -(-count * self.size // active))
-        cycles = 0.0
+        cycles, part = 0.0, residents / (min(count, self.slots) * self.size)
         for again in (False, True):  # once more, with what others' traffic makes requests wait
-            share = self.share(traffic, active, cycles)
+            share = self.share(traffic, active, part, cycles)
             if again and max(share.waits) < NO_WAIT:
                 break
             longest, traced, shown, logs_shown = -1.0, Trace(), 0.0, None
@@ -495,6 +505,8 @@ class Model:
         clock = gpu.clock_at(busy, l2_busy, memory_busy)
         # What waits for memory alone takes the same time at any clock.
         note = f"modelled for {gpu.name}, not measured"
+        if self.compiled.registers is None:
+            note += "; without what the compiler decides (registers, loads under way together)"
         if len(self.recording.sampled) < count:
             note += f": {len(self.recording.sampled)} of {count} clusters stand for all"
         return Timing(
@@ -635,5 +647,6 @@ class Model:
         """Cycles of the clusters of a last, partial wave."""
         active = min(self.gpu.sms, rest * self.size)
         residents = min(self.occupancy.ctas, -(-rest * self.size // active))
-        tail, _, _ = self.replay(logs, self.share(traffic, active), residents, 1, False)
+        share = self.share(traffic, active, residents / (rest * self.size))
+        tail, _, _ = self.replay(logs, share, residents, 1, False)
         return tail + self.gpu.cycles("cta_start")

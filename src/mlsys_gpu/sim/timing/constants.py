@@ -35,13 +35,6 @@ class Gpu:
         self.name: str = record["name"]
         self.arch: str = record["arch"]
         self.constants: dict[str, dict[str, Any]] = record["constants"]
-        for name, constant in self.constants.items():
-            if set(constant) != {"value", "unit", "source"}:
-                raise ValueError(f"constant {name} of {self.name} needs value, unit and source")
-            if constant["unit"] not in UNITS:
-                raise ValueError(f"constant {name} of {self.name} has unit {constant['unit']!r}")
-            if not constant["source"]:
-                raise ValueError(f"constant {name} of {self.name} names no source")
         self.prepare()
 
     def __getitem__(self, name: str) -> Any:
@@ -170,6 +163,47 @@ class Gpu:
         return self.clock_hz * min(1.0, (limit / max(drawn, 1e-6)) ** (1 / 3))
 
 
+def _check(record: Any) -> None:
+    """Raise ``ValueError`` where a record is no file of constants, naming what is wrong with it."""
+    if not isinstance(record, dict) or not {"name", "arch", "constants"} <= record.keys():
+        raise ValueError("a file of constants holds name, arch and constants")
+    if record["arch"] not in ("sm_90a", "sm_100a"):
+        raise ValueError(f"arch is sm_90a or sm_100a, not {record['arch']!r}")
+    constants, who = record["constants"], record["name"]
+    if not isinstance(constants, dict):
+        raise ValueError(f"constants of {who} is no table")
+    for name, constant in constants.items():
+        if not isinstance(constant, dict) or set(constant) != {"value", "unit", "source"}:
+            raise ValueError(f"constant {name} of {who} needs value, unit and source")
+        if constant["unit"] not in UNITS:
+            raise ValueError(f"constant {name} of {who} has unit {constant['unit']!r}")
+        if not constant["source"]:
+            raise ValueError(f"constant {name} of {who} names no source")
+        value = constant["value"]
+        for number in value.values() if isinstance(value, dict) and value else (value,):
+            _check_number(f"constant {name} of {who}", number, constant["unit"])
+    usual = json.loads((_FOLDER / f"{default_gpu(record['arch'])}.json").read_text())["constants"]
+    missing = [n for n in usual if n not in constants and not n.startswith("power_")]
+    if missing:
+        raise ValueError(f"the constants of {who} lack {', '.join(missing)}")
+    for name in usual:
+        if name in constants and isinstance(constants[name]["value"], dict) != isinstance(
+            usual[name]["value"], dict
+        ):
+            raise ValueError(f"constant {name} of {who} is a table there, or a number here")
+    powers = [n for n in usual if n.startswith("power_") and n in constants]
+    if powers and constants["power_limit"]["value"] <= constants["power_idle"]["value"]:
+        raise ValueError(f"power_limit of {who} is not above power_idle")
+
+
+def _check_number(what: str, number: Any, unit: str) -> None:
+    """Numbers are finite; but for times in cycles they are above 0."""
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number != number:
+        raise ValueError(f"{what} is no number: {number!r}")
+    if abs(number) == float("inf") or (number <= 0 and unit != "cycles"):
+        raise ValueError(f"{what} is {number!r} {unit}: it must be finite and above 0")
+
+
 def interpolated(table: dict[str, float], at: float) -> float:
     """A table's value: linear between the entries beside it, that of the last entry beyond it."""
     known = sorted((float(k), float(v)) for k, v in table.items())
@@ -181,7 +215,6 @@ def interpolated(table: dict[str, float], at: float) -> float:
     return known[-1][1]
 
 
-@lru_cache(maxsize=8)
 def gpu_constants(name: str) -> Gpu:
     """The constants of a GPU by name (``h200``, ``b200``), or those of a file: one of constants, or
     what ``mlsys-gpu calibrate -o FILE.json`` has measured on another Hopper GPU.
@@ -191,8 +224,13 @@ def gpu_constants(name: str) -> Gpu:
     """
     if name.endswith(".json"):
         return _of_file(Path(name))
-    path = _FOLDER / f"{name.lower()}.json"
-    if not path.is_file():
+    return _shipped(name.lower())
+
+
+@lru_cache(maxsize=8)
+def _shipped(name: str) -> Gpu:
+    path = _FOLDER / f"{name}.json"
+    if not name.isalnum() or not path.is_file():
         known = ", ".join(sorted(p.stem for p in _FOLDER.glob("*.json")))
         raise ValueError(
             f"no constants for the GPU {name!r}; there are {known}, and files of mlsys-gpu "
@@ -214,6 +252,7 @@ def _of_file(path: Path) -> Gpu:
         from mlsys_gpu.calibration.constants import hopper
 
         record = hopper(record)
+    _check(record)
     return Gpu(record)
 
 

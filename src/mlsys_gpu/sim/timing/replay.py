@@ -313,7 +313,7 @@ class Replay:
                 lane = Lane(copy, rank, index, events, sms[rank], begin)
                 copy.left += 1
                 self._push(lane)
-        if traced and self.trace is not None:
+        if self.trace is not None and (traced or self.traced is None):
             self.traced = copy
         return copy
 
@@ -492,16 +492,14 @@ class Replay:
         # What is copied on at once is loaded in batches: the compiler has few registers for it.
         if after is None or after[0] not in (E.SHARED_STORE, E.STORE) or after[1] != site:
             t = self._issue(lane, t, n)
-            done = self._fetch(
-                lane.sm, t, min(nbytes, wire), wire, place[0], False, _apart(place, nbytes)
-            )
+            done = self._fetch(lane.sm, t, wire, wire, place[0], False, _apart(place, nbytes))
             if done > lane.loaded:
                 lane.loaded = done
             return t
         rounds = max(1, round(n / self.load_batch))
         t = self._issue(lane, t, n / rounds)
         part = 1.0 / rounds
-        done = self._fetch(lane.sm, t, min(nbytes, wire) * part, wire * part, place[0], False, rows)
+        done = self._fetch(lane.sm, t, wire * part, wire * part, place[0], False, rows)
         lane.waited["memory"] = lane.waited.get("memory", 0.0) + done - t
         lane.rounds += 1
         if lane.rounds < rounds:
@@ -511,11 +509,11 @@ class Replay:
         return done
 
     def _store(self, lane: Lane, t: float, event: tuple) -> float:
-        _, _, n, sectors, nbytes, place = event
+        _, _, n, sectors, _, place = event
         t = self._issue(lane, t, n)
         wire = 32.0 * sectors
         self._shared_pipe(lane.sm, t, wire / self.share.port_out)  # through the same unit
-        left = self._push_out(lane.sm, t, min(nbytes, wire), wire, place[0])
+        left = self._push_out(lane.sm, t, wire, wire, place[0])
         copy = lane.copy
         lane.stored = left + self.gpu.acknowledged
         if left + self.gpu.drain > copy.end:
@@ -642,7 +640,7 @@ class Replay:
         _, _, n, nbytes, sectors, place = event
         t = self._issue(lane, t, n)
         done = self._fetch(
-            lane.sm, t, nbytes, 32.0 * sectors, place[0], False, _apart(place, nbytes)
+            lane.sm, t, 32.0 * sectors, 32.0 * sectors, place[0], False, _apart(place, nbytes)
         )
         self._shared_pipe(lane.sm, t, max(1, nbytes // 128))
         lane.asynchronous[0] = max(lane.asynchronous[0], done + self.gpu.async_copy)

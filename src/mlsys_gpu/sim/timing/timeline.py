@@ -116,13 +116,14 @@ def label(event: tuple, barriers: list[tuple[str, int, str]]) -> str:
 def _moved(what: Any, place: tuple) -> str:
     """The part of a tensor that a copy moves, as the author would write it: ``A[0:128, 64:128]``.
 
-    ``what`` is the copy's tensor map, or words; of a map with more dimensions than the tensor has,
-    the dimensions are the map's.
+    ``what`` is the tensor's name and the box of its tensor map, or words; of a map with more
+    dimensions than the tensor has, the dimensions are the map's.
     """
     if isinstance(what, str):
         return what
-    parts = [f"{c}:{c + e}" for c, e in zip(place[2:], what.extent, strict=False)][::-1]
-    return f"{what.tensor.name}[{', '.join(parts)}]"
+    name, *extent = what
+    parts = [f"{c}:{c + e}" for c, e in zip(place[2:], extent, strict=False)][::-1]
+    return f"{name}[{', '.join(parts)}]"
 
 
 def _state(event: tuple, cycles: float) -> str:
