@@ -291,7 +291,7 @@ def test_trace_without_a_file_prints_what_would_happen(call):
     assert (status, err) == (0, "")
     assert "modelled on H200" in out
     assert "TFLOP/s" in out
-    assert "of 6 clusters" in out
+    assert "6 clusters, and the GPU holds" in out
     assert "warps 0-3" in out
 
 

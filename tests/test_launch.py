@@ -214,8 +214,13 @@ def test_the_simulator_gets_views_of_the_same_memory(kernel, arrays, dtype, monk
     raw = [a.view(np.uint16) for a in arrays] if dtype == "bfloat16" else arrays
     mg.simulate(kernel, *raw)
     plain = {
-        "schedule": "lazy", "schedule_seed": 0, "checks": True, "readings": None, "arch": None
-    }  # fmt: skip
+        "schedule": "lazy",
+        "schedule_seed": 0,
+        "checks": True,
+        "readings": None,
+        "arch": None,
+        "timing": False,
+    }
     chosen = {"schedule": "seeded", "schedule_seed": 4, "checks": False}
     assert [options for _, options in seen] == [plain | chosen, plain, plain]
     for views, _ in seen:

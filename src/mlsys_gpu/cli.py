@@ -651,7 +651,7 @@ def trace(
     from mlsys_gpu.sim import timing
     from mlsys_gpu.sim.timing import files
 
-    name = _said_by_kernels(lambda: timing.chosen_gpu(gpu, chosen.target))
+    constants = _said_by_kernels(lambda: timing.chosen_gpu(gpu, chosen.target))
     if output is not None:
         _said_by_kernels(lambda: files.check(output))
     M, N, K = chosen.shape
@@ -659,7 +659,7 @@ def trace(
     if data_seed is not None:
         A, B = verification.gemm_inputs(M, N, K, chosen.dtype, data_seed)
         arrays = A, B, verification.poisoned((M, N), chosen.dtype)
-    found = launch.model(chosen.build(), *arrays, gpu=name, clusters=count)
+    found = launch.model(chosen.build(), *arrays, gpu=constants, clusters=count)
     flops = 2.0 * M * N * K
     if output is not None:
         try:
@@ -670,7 +670,7 @@ def trace(
         content = {
             "ok": True,
             **chosen.facts(),
-            "gpu": name,
+            "gpu": constants.name.lower(),
             "modelled": found.summary(flops),
             "statistics": found.statistics(),
             "output": None if output is None else str(output),

@@ -315,7 +315,7 @@ def simulate(
 def model(
     kernel: Any,
     *arrays: Any,
-    gpu: str | None = None,
+    gpu: Any = None,
     clusters: int | None = None,
     arch: str | None = None,
     registers: int | None = None,
@@ -328,7 +328,8 @@ def model(
         kernel: any TIRx ``PrimFunc``.
         arrays: as for :func:`simulate`; they are not changed. Without any, zeros of the declared
             shapes stand for the tensors (a kernel with other arguments needs them).
-        gpu: whose constants hold: ``"h200"``, ``"b200"``; the architecture's by default.
+        gpu: whose constants hold: ``"h200"``, ``"b200"``, a file of constants, or a ``Gpu``; the
+            architecture's usual one by default.
         clusters: how many clusters run, 6 by default.
         arch: as for :func:`simulate`.
         registers: of a thread; by default the compiler is asked.

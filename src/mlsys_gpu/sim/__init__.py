@@ -101,7 +101,7 @@ def simulate(
 def model(
     kernel: Any,
     *arrays: Any,
-    gpu: str | None = None,
+    gpu: Any = None,
     clusters: int | None = None,
     arch: str | None = None,
     registers: int | None = None,

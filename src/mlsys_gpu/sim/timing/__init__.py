@@ -36,17 +36,17 @@ __all__ = [
 ]
 
 
-def chosen_gpu(wanted: bool | str | None, arch: str) -> Gpu:
+def chosen_gpu(wanted: bool | str | Gpu | None, arch: str) -> Gpu:
     """The constants of the GPU to model: the one named, or an architecture's usual one.
 
     Raises :class:`ArgumentError` where it is not known, or of another architecture.
     """
     if wanted is True or wanted is None:
         return gpu_constants(default_gpu(arch))
-    if not isinstance(wanted, str):
+    if not isinstance(wanted, (str, Gpu)):
         raise ArgumentError(f"timing is True, False or a GPU's name, not {wanted!r}")
     try:
-        gpu = gpu_constants(wanted)
+        gpu = wanted if isinstance(wanted, Gpu) else gpu_constants(wanted)
     except ValueError as error:
         raise ArgumentError(str(error)) from None
     if gpu.arch.rstrip("af") != arch.rstrip("af"):
@@ -162,7 +162,7 @@ def model(
     kernel: Any,
     arrays: Any = (),
     *,
-    gpu: str | None = None,
+    gpu: str | Gpu | None = None,
     clusters: int | None = None,
     arch: str | None = None,
     registers: int | None = None,
