@@ -37,6 +37,8 @@ SHAPES = {
     2: [(128, 128, 64), (128, 128, 128), (128, 128, 448)],
     # M, N and K all different, and more than one tile each way
     3: [(256, 384, 192), (384, 256, 128), (512, 256, 320), (256, 640, 448)],
+    # ragged M and N from Step 4 on: tiles that reach over the edges
+    **{step: [(256, 384, 192), (200, 328, 512), (1000, 520, 448)] for step in (4, 5, 6)},
 }
 CUBES = [1024, 2048, 4096, 8192]
 
