@@ -4,8 +4,10 @@
     python scripts/h200/model.py                    # all of them, a line each, mean and largest
     python scripts/h200/model.py step3 copy_tma     # those whose name has one of these in it
     python scripts/h200/model.py -o FILE            # also into a file, as the book's tables take it
+    python scripts/h200/model.py --ladder           # Steps 3 and up of the GEMM ladder instead
 
-Measured times are those of book/results/h200/judges.json. No GPU is needed: a few of each launch's
+Measured times are those of book/results/h200/judges.json, and for the ladder of gemm.json, as
+``mlsys-gpu bench`` and scripts/gpu_check.py write it. No GPU is needed: a few of each launch's
 clusters run in the simulator. The compiler (NVRTC, nvdisasm) says how many registers a kernel has.
 """
 
@@ -25,10 +27,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.modules["tests"] = types.ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
+import mlsys_gpu as mg  # noqa: E402
 from mlsys_gpu import sim  # noqa: E402
 from tests.sim import judged  # noqa: E402
 
 MEASURED = ROOT / "book" / "results" / "h200" / "judges.json"
+LADDER = MEASURED.with_name("gemm.json")
 
 
 def compared(row: dict[str, Any]) -> dict[str, Any] | None:
@@ -37,17 +41,30 @@ def compared(row: dict[str, Any]) -> dict[str, Any] | None:
     case = judged.of_row(row)
     if case is None:
         return None
-    timing = sim.model(case.build(), gpu="h200")
+    shape = {"kernel": case.name, **case.shape, "dtype": case.dtype}
+    return shape | beside(case.build(), row) | {"source_sha256": case.source_sha256}
+
+
+def step_compared(row: dict[str, Any]) -> dict[str, Any] | None:
+    """A row of the ladder's benchmark beside the modelled time; None below Step 3."""
+    _, family, last = row["kernel"].split("/")
+    number = int(last.removeprefix("step"))
+    if number < 3:
+        return None
+    shape = {k: row[k] for k in ("M", "N", "K")}
+    kernel = mg.gemm.step(number, arch=family).build(**shape, dtype=row["dtype"])
+    named = {"kernel": row["kernel"], **shape, "dtype": row["dtype"]}
+    return named | beside(kernel, row) | {"source_sha256": row["source_sha256"]}
+
+
+def beside(kernel: Any, row: dict[str, Any]) -> dict[str, Any]:
+    timing = sim.model(kernel, gpu="h200")
     measured = 1e3 * row["ms"]
     return {
-        "kernel": case.name,
-        **case.shape,
-        "dtype": case.dtype,
         "measured_us": round(measured, 3),
         "modelled_us": round(timing.microseconds, 3),
         "error": round(timing.microseconds / measured - 1, 4),
         "bound": timing.bound,
-        "source_sha256": case.source_sha256,
     }
 
 
@@ -77,20 +94,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="parts of names; all kernels by default")
     parser.add_argument("-o", "--output", type=Path, help="a file for the rows")
+    parser.add_argument("--ladder", action="store_true", help="the GEMM ladder's benchmark")
     given = parser.parse_args()
-    measured = json.loads(MEASURED.read_text())
+    source = LADDER if given.ladder else MEASURED
     rows = []
     print(f"{'kernel':<66}{'measured':>10}{'modelled':>10}    error  (us)")
-    for row in measured["rows"]:
-        case = judged.of_row(row)
-        if case is None or (given.names and not any(n in case.id for n in given.names)):
+    for row in json.loads(source.read_text())["rows"]:
+        case = None if given.ladder else judged.of_row(row)
+        name = row["kernel"] if case is None else case.id
+        if given.names and not any(n in name for n in given.names):
             continue
-        found = compared(row)
+        found = step_compared(row) if given.ladder else compared(row)
         if found is not None:
             rows.append(found)
             print(line(found), flush=True)
     if not rows:
-        parser.error(f"no judge has {' or '.join(given.names)} in its name")
+        parser.error(f"no kernel has {' or '.join(given.names)} in its name")
     total = summary(rows)
     print(
         f"{total['pairs']} pairs: mean {100 * total['mean']:.1f} %, median "
@@ -98,7 +117,7 @@ def main() -> int:
         f"{total['within_10_percent']} within 10 %, {total['within_25_percent']} within 25 %"
     )
     if given.output is not None:
-        record = {"measured": "book/results/h200/judges.json", "summary": total, "launches": rows}
+        record = {"measured": str(source.relative_to(ROOT)), "summary": total, "launches": rows}
         given.output.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

@@ -5,6 +5,7 @@ of the pairs: ``python scripts/h200/model.py``.
 """
 
 import copy
+import itertools
 import json
 import pickle
 import statistics
@@ -83,6 +84,31 @@ def test_the_committed_table_is_of_these_kernels():
     assert table["summary"]["mean"] == pytest.approx(statistics.fmean(errors), abs=1e-3)
     assert table["summary"]["largest"] == max(errors)
     assert statistics.fmean(errors) <= 0.10
+
+
+def ladder(size: int) -> dict[int, dict]:
+    """The recorded rows of the H200 for Steps 3 and up at a cube, float16, by step."""
+    rows = json.loads((RESULTS / "gemm.json").read_text())["rows"]
+    chosen = [r for r in rows if r["dtype"] == "float16" and r["M"] == r["N"] == r["K"] == size]
+    return {int(r["kernel"].rpartition("step")[2]): r for r in chosen}
+
+
+@pytest.mark.parametrize("size", [1024, 2048, 4096])
+def test_the_steps_of_the_ladder_take_what_the_model_says(size):
+    """These kernels were measured after the constants were; all: model.py --ladder."""
+    rows = ladder(size)
+    assert {3, 4, 5, 6} <= rows.keys()
+    modelled = {}
+    for number, row in rows.items():
+        kernel = mg.gemm.step(number, arch="hopper").build(size, size, size)
+        modelled[number] = mg.model(kernel, gpu="h200").microseconds
+        error = modelled[number] / (1e3 * row["ms"]) - 1
+        print(f"Step {number} at {size}³: {100 * error:+.1f} %")
+        assert abs(error) <= 0.15
+    # The same order as silicon's, where silicon's times are further apart than a twentieth.
+    for a, b in itertools.permutations(rows, 2):
+        if rows[a]["ms"] > 1.05 * rows[b]["ms"]:
+            assert modelled[a] > modelled[b], (a, b)
 
 
 BORROWED = "no public figure for B200; H200 as measured by mlsys-gpu calibrate"
