@@ -64,7 +64,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const groups = [...new Set(tracks.map((t) => t.group))];
   const text = (span) => (span[2] < 0 ? "" : data.labels[span[2]]);
 
-  const bare = (label) => label.replace(/^wait for /, "");
+  const bare = (label) => label.replace(/^wait for (it: )?/, "");
   /** What a stage holds while span number i of its track lasts: what came into it last. */
   function holds(track, i) {
     while (i > 0 && track.spans[i][4] === "read") i -= 1;
