@@ -750,37 +750,25 @@ def _log_copies(w: Warp, args: tuple, found: list, brought: int) -> None:
 wraps("tma_load", "bulk_load")(_copies)
 
 
-@wraps("bulk_send")
-def _send(original, w, *args, **kwargs):
-    w.charged = []
-    try:
-        return original(w, *args, **kwargs)
-    finally:
-        found, w.charged = w.charged, None
-        tokens = tuple(token for token, _, _ in found)
-        w.log.append((PEER, w.s, sum(n for _, _, n in found), tokens, "bulk"))
+def _to_peer(how, nbytes=None):
+    """Records what counts at a barrier of another CTA; bytes as charged there, or ``nbytes``."""
+
+    def record(original, w, *args, **kwargs):
+        w.charged = []
+        try:
+            return original(w, *args, **kwargs)
+        finally:
+            found, w.charged = w.charged, None
+            tokens = tuple(token for token, _, _ in found)
+            brought = sum(n for _, _, n in found) if nbytes is None else nbytes
+            w.log.append((PEER, w.s, brought, tokens, how))
+
+    return record
 
 
-@wraps("st_async")
-def _st_async(original, w, *args, **kwargs):
-    w.charged = []
-    try:
-        return original(w, *args, **kwargs)
-    finally:
-        found, w.charged = w.charged, None
-        tokens = tuple(token for token, _, _ in found)
-        w.log.append((PEER, w.s, sum(n for _, _, n in found), tokens, "async"))
-
-
-@wraps("clc_try_cancel")
-def _cancel(original, w, *args, **kwargs):
-    w.charged = []
-    try:
-        return original(w, *args, **kwargs)
-    finally:
-        found, w.charged = w.charged, None
-        tokens = tuple(token for token, _, _ in found)
-        w.log.append((PEER, w.s, 16, tokens, "clc"))
+wraps("bulk_send")(_to_peer("bulk"))
+wraps("st_async")(_to_peer("async"))
+wraps("clc_try_cancel")(_to_peer("clc", 16))
 
 
 def _stores(original, w, *args, **kwargs):

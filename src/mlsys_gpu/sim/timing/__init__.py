@@ -44,7 +44,9 @@ def chosen_gpu(wanted: bool | str | Gpu | None, arch: str) -> Gpu:
     if wanted is True or wanted is None:
         return gpu_constants(default_gpu(arch))
     if not isinstance(wanted, (str, Gpu)):
-        raise ArgumentError(f"timing is True, False or a GPU's name, not {wanted!r}")
+        raise ArgumentError(
+            f"timing is True, False, a GPU's name or a file of its constants, not {wanted!r}"
+        )
     try:
         gpu = wanted if isinstance(wanted, Gpu) else gpu_constants(wanted)
     except ValueError as error:

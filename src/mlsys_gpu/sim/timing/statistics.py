@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mlsys_gpu.sim.timing import events as E
@@ -107,48 +108,39 @@ def _roles(timing: Timing) -> list[dict[str, Any]]:
     return found
 
 
-def _conflicts(timing: Timing) -> list[dict[str, Any]]:
+def _by_line(timing: Timing, load: int, store: int, counts: Any) -> Iterator[tuple[dict, Any]]:
+    """Of each source line that loads or stores: its place, and the sums of its events' counts."""
     sites: dict[tuple[int, bool], list[int]] = {}
     for event in (e for cta in timing.logs for log in cta for e in log):
-        if event[0] in (E.SHARED_LOAD, E.SHARED_STORE):
-            row = sites.setdefault((event[1], event[0] == E.SHARED_STORE), [0, 0, 0])
-            row[0] += event[2]
-            row[1] += event[3]
-            row[2] += event[7]
-    found = []
-    for (site, store), (instructions, waves, ideal) in sorted(sites.items()):
+        if event[0] in (load, store):
+            found = counts(event)
+            row = sites.setdefault((event[1], event[0] == store), [0] * len(found))
+            row[:] = [n + more for n, more in zip(row, found, strict=True)]
+    for (site, stores), row in sorted(sites.items()):
         place = timing.program.location(site)
-        found.append(
-            {
-                "location": str(place) if place else "",
-                "access": "store" if store else "load",
-                "instructions": instructions,
-                "wavefronts": waves,
-                "without_conflicts": min(ideal, waves),
-            }
-        )
-    return found
+        where = {"location": str(place) if place else "", "access": "store" if stores else "load"}
+        yield where, row
+
+
+def _conflicts(timing: Timing) -> list[dict[str, Any]]:
+    lines = _by_line(timing, E.SHARED_LOAD, E.SHARED_STORE, lambda e: (e[2], e[3], e[7]))
+    return [
+        where
+        | {
+            "instructions": instructions,
+            "wavefronts": waves,
+            "without_conflicts": min(ideal, waves),
+        }
+        for where, (instructions, waves, ideal) in lines
+    ]
 
 
 def _accesses(timing: Timing) -> list[dict[str, Any]]:
-    sites: dict[tuple[int, bool], list[int]] = {}
-    for event in (e for cta in timing.logs for log in cta for e in log):
-        if event[0] in (E.LOAD, E.STORE):
-            row = sites.setdefault((event[1], event[0] == E.STORE), [0, 0])
-            row[0] += event[3]
-            row[1] += max(event[2], -(-event[4] // 32))
-    found = []
-    for (site, store), (sectors, least) in sorted(sites.items()):
-        place = timing.program.location(site)
-        found.append(
-            {
-                "location": str(place) if place else "",
-                "access": "store" if store else "load",
-                "sectors": sectors,
-                "coalesced": min(least, sectors),
-            }
-        )
-    return found
+    lines = _by_line(timing, E.LOAD, E.STORE, lambda e: (e[3], max(e[2], -(-e[4] // 32))))
+    return [
+        where | {"sectors": sectors, "coalesced": min(least, sectors)}
+        for where, (sectors, least) in lines
+    ]
 
 
 def _bytes(timing: Timing) -> dict[str, int]:
