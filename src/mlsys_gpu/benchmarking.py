@@ -99,7 +99,15 @@ def _sha256(path: Path) -> str:
 def _step_of_name(kernel: str) -> Step | None:
     from mlsys_gpu.kernels import gemm
 
-    return next((s for arch in gemm.ARCHS for s in gemm.steps(arch) if s.name == kernel), None)
+    return next((s for arch in gemm.ARCHS for s in gemm.everything(arch) if s.name == kernel), None)
+
+
+def _step_of_symbol(symbol: str) -> Step | None:
+    from mlsys_gpu.kernels import gemm
+
+    return next(
+        (s for arch in gemm.ARCHS for s in gemm.everything(arch) if s.symbol == symbol), None
+    )
 
 
 def _case_of_step(step: Step, shape: tuple[int, int, int], dtype: str) -> _Case:
@@ -133,7 +141,7 @@ def _case_of_kernel(kernel: Any) -> _Case:
         raise ValueError(f"A {shapes[0]}, B {shapes[1]} and D {out} are no GEMM D = A @ B.T")
     arch = arch_of(kernel)
     symbol = str(kernel.attrs["global_symbol"])
-    step = _step_of_name(symbol.replace("_", "/"))
+    step = _step_of_symbol(symbol)
     return _Case(
         name=step.name if step else symbol,
         arch=arch,

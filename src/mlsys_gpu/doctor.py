@@ -157,7 +157,7 @@ def kernels(simulates: bool, torch_has_cuda: bool) -> list[dict[str, Any]]:
     found = []
     for arch in gemm.ARCHS:
         target, measured = device.ARCHITECTURES[arch], silicon(arch)
-        for step in gemm.steps(arch):
+        for step in gemm.everything(arch):
             found.append(
                 {
                     "kernel": step.name,

@@ -57,7 +57,7 @@ def test_an_unknown_architecture_or_variant_is_refused():
         gemm.step(1, "ampere")
     with pytest.raises(ValueError, match="arch must be one of blackwell, hopper, got 'ampere'"):
         gemm.steps("ampere")
-    with pytest.raises(ValueError, match="Step 3 has no variants, got variant='clc'"):
+    with pytest.raises(ValueError, match="Step 3 has no variants on blackwell, got variant='clc'"):
         gemm.step(3, variant="clc")
 
 

@@ -26,6 +26,23 @@ _STEPS = {
     4: ("TMA Async Load", (328, 264, 456)),
     5: ("Software Pipeline with PIPE_DEPTH=2", (328, 264, 456)),
     6: ("Persistent Kernel + Tile Scheduler", (2168, 2056, 136)),
+    7: ("Warp Specialization + Pipeline", (2168, 2056, 136)),
+    8: ("2-CTA Cluster", (2168, 2056, 136)),
+    9: ("Multi-Consumer Warp Specialization", (4616, 2056, 200)),
+}
+
+# Variants of a step: what else it can be built with, and as what. "tuned" has a file of its own
+# name, for it is not one idea but all that production kernels add to the last step.
+_LAST = max(_STEPS)
+_VARIANTS = {
+    "blackwell": {
+        (9, "clc"): "Step 9 with Cluster Launch Control",
+        (_LAST, "tuned"): "Step 9, tuned",
+    },
+    "hopper": {
+        (9, "dynamic"): "Step 9 with a dynamic scheduler",
+        (_LAST, "tuned"): "Step 9, tuned",
+    },
 }
 
 # What each group of threads does: (who, what), in the order in which data flows; from which step
@@ -78,7 +95,7 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the ladder for one architecture."""
+    """One step of the ladder, or a variant of it, for one architecture."""
 
     number: int
     arch: str
@@ -88,13 +105,25 @@ class Step:
 
     @property
     def name(self) -> str:
-        """``gemm/hopper/step3``: how results and command lines call this kernel."""
-        return f"gemm/{self.arch}/step{self.number}" + (f"-{self.variant}" if self.variant else "")
+        """How results call this kernel: ``gemm/hopper/step3``, ``…/step9-dynamic``, ``…/tuned``."""
+        return f"gemm/{self.arch}/{self._stem.replace('_', '-')}"
+
+    @property
+    def symbol(self) -> str:
+        """The name of the function in CUDA: ``gemm_hopper_step3``."""
+        return f"gemm_{self.arch}_{self._stem}"
+
+    @property
+    def _stem(self) -> str:
+        """The name of the module, and of its file."""
+        if self.variant == "tuned":
+            return "tuned"
+        return f"step{self.number}" + (f"_{self.variant}" if self.variant else "")
 
     @property
     def source_path(self) -> Path:
         """The file that holds the kernel."""
-        return Path(__file__).parent / self.arch / f"step{self.number}.py"
+        return Path(__file__).parent / self.arch / f"{self._stem}.py"
 
     @property
     def roles(self) -> tuple[tuple[str, str], ...]:
@@ -105,7 +134,7 @@ class Step:
     @property
     def module(self) -> ModuleType:
         """The step's module. Loads TVM."""
-        return importlib.import_module(f"{__name__}.{self.arch}.step{self.number}")
+        return importlib.import_module(f"{__name__}.{self.arch}.{self._stem}")
 
     def check_shape(self, M: int, N: int, K: int, dtype: str = "float16") -> None:
         """Raise ``ValueError`` naming the rule if this step cannot take the shape or the dtype."""
@@ -144,14 +173,43 @@ def steps(arch: str = "blackwell") -> tuple[Step, ...]:
     return tuple(s for s in named if s.source_path.is_file())
 
 
+def variants(arch: str = "blackwell") -> tuple[Step, ...]:
+    """The variants of steps that exist for ``arch``, ``tuned`` last.
+
+    They are ``clc`` of Step 9 (Blackwell), ``dynamic`` of Step 9 (Hopper), and ``tuned``, which is
+    Step 9 with what production kernels add.
+    """
+    if arch not in ARCHS:
+        raise ValueError(f"arch must be one of {', '.join(ARCHS)}, got {arch!r}")
+    named = (
+        Step(n, arch, title, _STEPS[n][1], variant)
+        for (n, variant), title in _VARIANTS[arch].items()
+    )
+    return tuple(s for s in named if s.source_path.is_file())
+
+
+def everything(arch: str = "blackwell") -> tuple[Step, ...]:
+    """The steps of the ladder for ``arch``, then the variants: all kernels that there are."""
+    return steps(arch) + variants(arch)
+
+
 def step(n: int, arch: str = "blackwell", variant: str | None = None) -> Step:
-    """Step ``n`` of the ladder for ``arch``.
+    """Step ``n`` of the ladder for ``arch``, or a variant of it.
 
     An unknown step, architecture or variant: ``ValueError`` naming those that exist.
     """
     found = {s.number: s for s in steps(arch)}
     if n not in found:
         raise ValueError(f"step must be one of {', '.join(map(str, found))}, got {n!r}")
-    if variant is not None:
-        raise ValueError(f"Step {n} has no variants, got variant={variant!r}")
-    return found[n]
+    if variant is None:
+        return found[n]
+    others = {s.variant: s for s in variants(arch) if s.number == n}
+    if variant not in others:
+        known = f"the variants {', '.join(map(str, others))}" if others else "no variants"
+        raise ValueError(f"Step {n} has {known} on {arch}, got variant={variant!r}")
+    return others[variant]
+
+
+def tuned(arch: str = "blackwell") -> Step:
+    """Step 9 with what production kernels add: ``step(9, arch, "tuned")``."""
+    return step(_LAST, arch, "tuned")
