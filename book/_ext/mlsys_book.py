@@ -17,12 +17,10 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-import html
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,10 +33,9 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from mlsys_gpu.viz import figures
+from mlsys_gpu.viz import figures, measurements
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = ROOT / "src" / "mlsys_gpu" / "kernels"
 RESULTS = ROOT / "book" / "results"
 log = logging.getLogger(__name__)
 
@@ -143,7 +140,7 @@ def kernel_path(name: str) -> Path:
     elif group == "micro":  # kernels of a few lines, in one file
         path = ROOT / "tests/sim/fixtures/hopper_micro.py"
     else:
-        path = KERNELS / f"{name}.py"
+        path = measurements.source_path(name)
     if not path.is_file():
         raise FileNotFoundError(f"no source {path.relative_to(ROOT)}")
     return path
@@ -282,168 +279,6 @@ class Badge(SphinxRole):
         return [nodes.raw("", markup, format="html")], []
 
 
-def source_state(row: dict[str, Any]) -> str:
-    """``current``, ``stale`` (the source changed since it was measured) or ``unknown``."""
-    recorded = row.get("source_sha256")
-    try:
-        path = kernel_path(row["kernel"])
-    except FileNotFoundError:
-        return "unknown"
-    if not recorded:
-        return "unknown"
-    return "current" if hashlib.sha256(path.read_bytes()).hexdigest() == recorded else "stale"
-
-
-#: How the baselines of a result file are spelled.
-BASELINES = {
-    "cublas": "cuBLAS",
-    "cudnn": "cuDNN",
-    "triton": "Triton",
-    "flash_attention2": "FlashAttention-2",
-}
-
-
-def _shape(row: dict[str, Any]) -> str:
-    words = []
-    for names in (("M", "N", "K"), ("M", "N"), ("R", "C"), ("n",)):  # sizes
-        if all(name in row for name in names):
-            words.append(" × ".join(str(row[name]) for name in names))
-            break
-    names = ("batch", "heads", "kv_heads", "seqlen", "head_dim")
-    options = ("ctas", "clusters", "stages", "padding", "count")
-    words += [f"{name.replace('_', ' ')} {row[name]}" for name in names + options if name in row]
-    return ", ".join(words + (["causal"] if row.get("causal") else []))
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.{digits}g}" if abs(value) < 100 else f"{value:,.0f}"
-
-
-def _time(row: dict[str, Any]) -> str:
-    """Median and spread of a row, in the unit that reads best."""
-    unit, scale = ("µs", 1000.0) if row["ms"] < 0.1 else ("ms", 1.0)
-    text = f"{row['ms'] * scale:.3g} {unit}"
-    if "ms_p20" in row:
-        text += f"<br>({row['ms_p20'] * scale:.3g}–{row['ms_p80'] * scale:.3g})"
-    return text
-
-
-Column = tuple[str, Callable[[dict[str, Any]], str]]
-
-
-def _columns(rows: list[dict[str, Any]]) -> list[Column]:
-    """Columns that these rows can fill: a benchmark's, or a comparison with the simulator's."""
-    columns: list[Column] = [
-        ("kernel", lambda row: f"<code>{html.escape(row['kernel'])}</code>"),
-        ("shape", lambda row: html.escape(_shape(row))),
-    ]
-    if len({row.get("dtype") for row in rows}) > 1:
-        columns.append(("dtype", lambda row: html.escape(row.get("dtype", ""))))
-    if any("ms" in row for row in rows):
-        columns += [
-            ("time (p20–p80)", _time),
-            ("TFLOP/s", lambda row: _number(row.get("tflops"))),
-        ]
-    if any("gb_per_s" in row for row in rows):
-        columns.append(("GB/s", lambda row: _number(row.get("gb_per_s"))))
-    if any("tflops_per_sm" in row for row in rows):
-        columns.append(("TFLOP/s per SM", lambda row: _number(row.get("tflops_per_sm"))))
-    for name in sorted({name for row in rows for name in row.get("baseline", {})}):
-
-        def ratio(row: dict[str, Any], name: str = name) -> str:
-            other = row.get("baseline", {}).get(name, {}).get("ms")
-            return "–" if not other else f"{other / row['ms']:.3g}"
-
-        columns.append((f"× {BASELINES.get(name, name)}", ratio))
-    if any("differing" in row for row in rows):
-        columns += [
-            ("elements", lambda row: f"{row['elements']:,}"),
-            ("differing", lambda row: f"{row['differing']:,}"),
-            (
-                "largest difference, in units of the largest partial sum's last place",
-                lambda row: _number(row.get("max_partial_sum_ulps")),
-            ),
-        ]
-    return columns
-
-
-_STATES = {
-    "current": "unchanged since",
-    "stale": '<span class="mg-badge mg-badge-stale" title="the kernel\'s file has changed since '
-    'this was measured">stale</span>',
-    "unknown": "not recorded",
-}
-
-
-def chosen_rows(
-    data: dict[str, Any],
-    kernels: list[str] | None = None,
-    dtype: str | None = None,
-    shapes: list[str] | None = None,
-) -> list[dict[str, Any]]:
-    """Rows of a result file by kernel, dtype and shape (``"4096,4096,4096"``); all by default.
-
-    Raises ValueError naming a kernel, dtype or shape that no row has.
-    """
-    rows = data["rows"]
-    shape_of = {id(row): ",".join(str(row.get(k)) for k in "MNK") for row in rows}
-    tests: list[tuple[list[str], Callable[[dict[str, Any]], Any]]] = [
-        (kernels or [], lambda row: row["kernel"]),
-        ([dtype] if dtype else [], lambda row: row.get("dtype")),
-        (shapes or [], lambda row: shape_of[id(row)]),
-    ]
-    for wanted, value in tests:
-        for one in wanted:
-            if not any(value(row) == one for row in rows):
-                raise ValueError(f"no row has {one}")
-        rows = [row for row in rows if not wanted or value(row) in wanted]
-    return rows
-
-
-def recorded_html(data: dict[str, Any], rows: list[dict[str, Any]], source: str) -> str:
-    """Table of rows of a result file with provenance and staleness, as HTML."""
-    columns = _columns(rows)
-    states = {source_state(row) for row in rows}
-    if states != {"current"}:
-        columns.append(("source", lambda row: _STATES[source_state(row)]))
-    header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name, _ in columns)
-    body = "".join(
-        f'<tr class="mg-{source_state(row)}">'
-        + "".join(f"<td>{cell(row)}</td>" for _, cell in columns)
-        + "</tr>"
-        for row in rows
-    )
-    provenance = data.get("provenance", {})
-    facts = "".join(
-        f"<div><dt>{html.escape(str(k).replace('_', ' '))}</dt>"
-        f"<dd>{html.escape(_plain(v))}</dd></div>"
-        for k, v in provenance.items()
-    )
-    gpu = provenance.get("gpu", {}).get("name", source)
-    dtypes = {row["dtype"] for row in rows if "dtype" in row}
-    day = str(provenance.get("date", ""))[:10]
-    note = ", ".join(filter(None, [gpu, day, *(dtypes if len(dtypes) == 1 else ())]))
-    return (
-        f'<div class="mg-recorded">{figures.badge_html("recorded", note)}'
-        f'<div class="mg-scroll" tabindex="0" role="group" aria-label="Results, {source}">'
-        f'<table class="mg-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>'
-        "</div>"
-        f'<details><summary>Where these figures come from</summary><dl class="mg-facts">{facts}'
-        "</dl></details></div>"
-    )
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
-    if isinstance(value, list):
-        return ", ".join(_plain(v) for v in value)
-    text = str(value)
-    return f"{text[:12]}…" if re.fullmatch(r"[0-9a-f]{64}", text) else text
-
-
 class Recorded(SphinxDirective):
     """Rows of ``book/results/<gpu>/<name>.json`` with their provenance; stale rows are marked."""
 
@@ -468,11 +303,14 @@ class Recorded(SphinxDirective):
         kernels = [k.strip() for k in self.options.get("kernels", "").split(",") if k.strip()]
         shapes = self.options.get("shapes", "").replace(" ", "").split(";")
         try:
-            rows = chosen_rows(data, kernels, self.options.get("dtype"), [s for s in shapes if s])
+            rows = measurements.chosen_rows(
+                data, kernels, self.options.get("dtype"), [s for s in shapes if s]
+            )
         except ValueError as error:
             text = f"book/results/{name}: {error}"
             return [self.state.document.reporter.error(text, line=self.lineno)]
-        markup = recorded_html(data, rows, name.removesuffix(".json"))
+        name = name.removesuffix(".json")
+        markup = measurements.recorded_html(data, rows, name, path_of=kernel_path)
         if "plot" in self.options:
             from mlsys_gpu.viz import static
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_gpu.viz import measurements
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -111,7 +113,7 @@ def result(ext):
 
 
 def test_recorded_rows_show_spread_ratios_and_provenance(ext, result):
-    text = ext.recorded_html(result, result["rows"], "h200/gemm")
+    text = measurements.recorded_html(result, result["rows"], "h200/gemm")
     for part in ("2 ms<br>(1.98–2.05)", "68.7", "0.52", "× cuBLAS", "<td>0.1</td>", "<td>0.25</td>",
                  "H200", "2026-11-30", "float16"):  # fmt: skip
         assert part in text
@@ -121,19 +123,19 @@ def test_recorded_rows_show_spread_ratios_and_provenance(ext, result):
 
 def test_a_row_whose_source_changed_is_marked_stale(ext, result):
     result["rows"][0]["source_sha256"] = "0" * 64
-    assert "mg-badge-stale" in ext.recorded_html(result, result["rows"], "h200/gemm")
+    assert "mg-badge-stale" in measurements.recorded_html(result, result["rows"], "h200/gemm")
 
 
 def test_rows_can_be_chosen(ext, result):
     result["rows"].append(dict(result["rows"][0], kernel="gemm/hopper/step2"))
     result["rows"].append(dict(result["rows"][0], dtype="bfloat16", M=512))
-    assert len(ext.chosen_rows(result)) == 3
-    assert len(ext.chosen_rows(result, ["gemm/hopper/step2"])) == 1
-    assert len(ext.chosen_rows(result, dtype="bfloat16")) == 1
-    assert len(ext.chosen_rows(result, shapes=["512,4096,4096", "4096,4096,4096"])) == 3
+    assert len(measurements.chosen_rows(result)) == 3
+    assert len(measurements.chosen_rows(result, ["gemm/hopper/step2"])) == 1
+    assert len(measurements.chosen_rows(result, dtype="bfloat16")) == 1
+    assert len(measurements.chosen_rows(result, shapes=["512,4096,4096", "4096,4096,4096"])) == 3
     for wrong in ({"kernels": ["gemm/hopper/step9"]}, {"dtype": "int8"}, {"shapes": ["1,2,3"]}):
         with pytest.raises(ValueError, match="no row has"):
-            ext.chosen_rows(result, **wrong)
+            measurements.chosen_rows(result, **wrong)
 
 
 def test_committed_results_are_as_the_book_reads_them(ext):
@@ -143,5 +145,10 @@ def test_committed_results_are_as_the_book_reads_them(ext):
             continue
         assert data["provenance"], path
         for row in data["rows"]:
-            assert ext.source_state(row) in ("current", "stale"), (path, row["kernel"])
-        assert "mg-recorded" in ext.recorded_html(data, data["rows"], path.stem)
+            assert measurements.source_state(row, ext.kernel_path) in ("current", "stale"), (
+                path,
+                row["kernel"],
+            )
+        assert "mg-recorded" in measurements.recorded_html(
+            data, data["rows"], path.stem, path_of=ext.kernel_path
+        )

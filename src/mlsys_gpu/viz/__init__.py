@@ -37,8 +37,21 @@ swizzle, access)``                    address, bank, 16-byte chunk in shared mem
 ``badge(kind, note="")``              A label for an output of a cell: ``"simulated"``,
                                       ``"measured"``, ``"recorded"``, ``"modelled"`` or
                                       ``"not-on-silicon"``.
-``static.ladder(rows)``               Themed SVG (light and dark): bars of TFLOP/s per step.
-``static.roofline(points, gpu)``      Themed SVG: kernels on a roofline.
+``results(name)``                     A committed result file, ``"h200/gemm"`` by default: its
+                                      ``rows`` and ``provenance`` (``modelled(name)``: launches of
+                                      the time model).
+``benchmarked(step, shapes, dtype)``  The benchmark cell of a step: measured where its GPU is, else
+                                      the recorded rows, with provenance, stale ones marked.
+``ladder(rows, shape, dtype)``        Bars of TFLOP/s for every step and variant at one shape, with
+                                      cuBLAS and Triton of the same runs; modelled ones hatched.
+``ladder_table(rows, shape, dtype)``  The same as a table: times and spread, what each step gained,
+                                      ratios to the baselines, the model's error, provenance.
+``sizes(rows, kernels, dtype)``       Ratio to cuBLAS over the sizes of cubes, for the last steps
+                                      and Triton; ``sizes_table`` the same in numbers, ``ratios``
+                                      as a dict.
+``roofline(rows, shape, dtype)``      The steps under the roof of the GPU that measured them.
+``static.ladder(rows)``               Themed SVG (light and dark): bars of TFLOP/s per row.
+``static.roofline(points, gpu)``      Themed SVG: named points under a roof that you give.
 ====================================  ==========================================================
 
 The convenience functions take ``title=``, ``alt=`` and ``caption=`` too, each with a default.
@@ -99,6 +112,17 @@ from typing import TYPE_CHECKING
 from .figures import Figure, badge, figure, kinds
 from .hierarchy import execution_hierarchy
 from .layouts import bank, bank_conflicts, layout, smem_offset, swizzle_offset
+from .measurements import (
+    benchmarked,
+    ladder,
+    ladder_table,
+    modelled,
+    ratios,
+    results,
+    roofline,
+    sizes,
+    sizes_table,
+)
 from .tiles import gemm_tiles, tile_traffic
 from .timeline import timeline
 
@@ -110,11 +134,20 @@ __all__ = [
     "badge",
     "bank",
     "bank_conflicts",
+    "benchmarked",
     "execution_hierarchy",
     "figure",
     "gemm_tiles",
     "kinds",
+    "ladder",
+    "ladder_table",
     "layout",
+    "modelled",
+    "ratios",
+    "results",
+    "roofline",
+    "sizes",
+    "sizes_table",
     "smem_offset",
     "static",
     "swizzle_offset",

@@ -6,6 +6,7 @@ Matplotlib draws with stand-in colours, which are then replaced by the CSS varia
 
 from __future__ import annotations
 
+import hashlib
 import html
 import io
 import math
@@ -22,8 +23,9 @@ _THEME = {
     "#010207": ("--mg-warm", "#8a4600"),
     "#010208": ("--mg-good", "#17612f"),
     "#010209": ("--mg-violet", "#5b3a9e"),
+    "#01020a": ("--mg-bg", "#ffffff"),
 }
-FG, MUTED, SOFT, ACCENT, WARM, GOOD, VIOLET = _THEME
+FG, MUTED, SOFT, ACCENT, WARM, GOOD, VIOLET, BG = _THEME
 
 TEXT = 13  #: size of all text, in units of the picture
 
@@ -52,33 +54,37 @@ _STYLE: dict[Any, Any] = {
 class Picture:
     """A themed SVG with a description; the last expression of a cell shows it.
 
-    Attributes: ``svg`` (text), ``alt``, ``title``.
+    Attributes: ``svg`` (text), ``alt``, ``title``, ``note`` (HTML above the picture, such as where
+    its figures come from).
     """
 
-    def __init__(self, svg: str, *, alt: str, title: str | None = None):
+    def __init__(self, svg: str, *, alt: str, title: str | None = None, note: str = ""):
         if not alt.strip():
             raise ValueError("alt is empty; every picture needs one in words")
         self.svg = svg
         self.alt = alt
         self.title = title
+        self.note = note
 
     def __repr__(self) -> str:
         return f"<picture: {self.title or 'untitled'}>\n{self.alt}"
 
     def _repr_html_(self) -> str:
         title = f"<p><strong>{html.escape(self.title)}</strong></p>" if self.title else ""
+        note = f"<p>{self.note}</p>" if self.note else ""
         # A label on the region that scrolls: at a phone's width the picture is wider than it.
         return (
-            f'<div class="mg-static">{title}'
+            f'<div class="mg-static">{title}{note}'
             f'<div class="mg-scroll" tabindex="0" role="img" aria-label="{html.escape(self.alt)}">'
             f"{self.svg}</div></div>"
         )
 
 
-def themed(figure: Any, *, alt: str, title: str | None = None) -> Picture:
+def themed(figure: Any, *, alt: str, title: str | None = None, note: str = "") -> Picture:
     """Turn a matplotlib figure, drawn with this module's colours, into a :class:`Picture`.
 
     figure: a matplotlib Figure (made under :func:`style`). alt: the picture in words, required.
+    note: HTML that stands above it.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
@@ -89,6 +95,9 @@ def themed(figure: Any, *, alt: str, title: str | None = None) -> Picture:
     # The page's own font, and no ids that two pictures of a page could share.
     svg = re.sub(r"font-family: [^;\"]+", "font-family: system-ui, sans-serif", svg)
     svg = re.sub(r'(<g) id="[^"]*"', r"\1", svg)
+    own = hashlib.sha256(svg.encode()).hexdigest()[:8]
+    svg = re.sub(r' id="([^"]*)"', rf' id="{own}-\1"', svg)
+    svg = re.sub(r"#(?=[mph][0-9a-f]{10}\b)", f"#{own}-", svg)
     # Below this width the picture scrolls rather than shrink its text under 12 px.
     drawn = re.search(r'viewBox="0 0 ([\d.]+)', svg)
     assert drawn is not None, "matplotlib writes a viewBox"
@@ -97,7 +106,7 @@ def themed(figure: Any, *, alt: str, title: str | None = None) -> Picture:
     svg = svg.replace(
         "<svg ", f'<svg aria-hidden="true" focusable="false" style="min-width: {least}px" ', 1
     )
-    return Picture(svg, alt=alt, title=title)
+    return Picture(svg, alt=alt, title=title, note=note)
 
 
 def style() -> Any:
