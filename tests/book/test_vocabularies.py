@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,7 +196,7 @@ def test_gluon_names_resolve(code):
     name = re.sub(r"\(.*", "", code)
     first, *rest = name.split(".")
     if first in ("gl", "tma", "mbarrier", "cluster"):
-        found = importlib.import_module(HOMES[first][0])
+        found: Any = importlib.import_module(HOMES[first][0])
         path = rest
     else:
         homes = HOMES.get(first, [f"{GLUON}.nvidia.hopper", f"{GLUON}.nvidia.blackwell"])
