@@ -1,14 +1,33 @@
 """What the checks expect, against values from elsewhere: TIRx, the simulator, counting."""
 
+import importlib.util
 import re
 import warnings
 from itertools import product
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from mlsys_gpu.grading.checks import ch01, ch10, ch12
+from mlsys_gpu.grading import stubs
+from mlsys_gpu.grading.checks import ch01, ch10, ch12, ch13
 from mlsys_gpu.grading.checks.base import Call, Predict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def solution(name: str, tmp_path: Path, *, stub: bool = False) -> ModuleType:
+    """The worked answer of a file below ``solutions/``, or its stub, as a module."""
+    text = (ROOT / "solutions" / name).read_text(encoding="utf-8")
+    file = tmp_path / f"{'stub' if stub else 'worked'}_{Path(name).name}"
+    file.write_text(stubs.make_stub(text, "0.0") if stub else stubs.worked(text), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def wanted(check: Predict, *args) -> object:
@@ -173,6 +192,80 @@ def test_tile_shape_brute_force() -> None:
         assert not ch12.tile_shape.check(call, impossible).ok
 
 
+@pytest.mark.parametrize("arch", ["hopper", "blackwell"])
+def test_expected_bytes_against_the_simulator_and_slices(arch) -> None:
+    """Step 4 hands all boxes' bytes to its barriers: it would hang, or race, with other numbers."""
+    import mlsys_gpu as mg
+
+    M, N, K = 200, 136, 136
+    A, B = np.ones((M, K), np.float16), np.ones((N, K), np.float16)
+    D = np.zeros((M, N), np.float16)
+    report = mg.simulate(mg.gemm.step(4, arch=arch).build(M, N, K), A, B, D)
+    assert report.ok
+    total = 0
+    for bm, bn, k in product(range(2), range(2), range(3)):
+        expected, inside, stored = wanted(ch13.expected_bytes, M, N, K, 128, 128, 64, bm, bn, k)  # type: ignore
+        rows, columns = slice(bm * 128, bm * 128 + 128), slice(bn * 128, bn * 128 + 128)
+        depth = slice(k * 64, k * 64 + 64)
+        assert inside == A[rows, depth].nbytes + B[columns, depth].nbytes
+        assert stored == D[rows, columns].nbytes
+        total += expected
+    assert report.counters["tma_load_bytes"] == total
+
+
+def test_ring_by_hand() -> None:
+    # Three stages, two tiles of D with four tiles of K each: the second tile begins at stage 1.
+    assert wanted(ch13.ring, 3, 2, 4) == [
+        (0, 1, 0), (1, 1, 0), (2, 1, 0), (0, 0, 1),
+        (1, 0, 1), (2, 0, 1), (0, 1, 0), (1, 1, 0),
+    ]  # fmt: skip
+
+
+def test_order_by_hand_and_better_ones_pass() -> None:
+    # Waves of 4 of 3 x 4 tiles, along the rows: 1 row and 4 columns, three times.
+    along = [(m, n) for m in range(3) for n in range(4)]
+    assert ch13.fetched(along, 4) == 15
+    # Down the columns: 3 rows and 2 columns each time.
+    assert ch13.fetched(ch13.step6_order(3, 4), 4) == 15
+    # The formula of Step 6's kernels, for a last group of fewer rows.
+    m_tiles, n_tiles = 13, 5
+    for tile, place in enumerate(ch13.step6_order(m_tiles, n_tiles)):
+        first = tile // (8 * n_tiles) * 8
+        rows = min(m_tiles - first, 8)
+        inside = tile % (8 * n_tiles)
+        assert place == (first + inside % rows, inside // rows)
+
+    m, n, ctas = 12, 18, 36
+    calls = [Call("place", [tile, m, n, ctas]) for tile in range(m * n)]
+    blocks = [
+        [first + place % 6, column + place // 6]
+        for first in range(0, m, 6)
+        for column in range(0, n, 6)
+        for place in range(36)
+    ]  # blocks of 6 x 6: 12 rows a wave, the least that 36 tiles can do
+    assert ch13.order.check_all(calls, blocks).ok
+    assert ch13.fetched([(a, b) for a, b in blocks], ctas) == 6 * 12
+    assert not ch13.order.check_all(calls, [[*divmod(tile, n)] for tile in range(m * n)]).ok
+
+
+def test_pipeline_target_lies_between_three_stages_and_four(tmp_path) -> None:
+    """The stub says that the target is more than twice what it reaches."""
+    import mlsys_gpu as mg
+
+    M, N, K = (ch13._TIMED[name] for name in "MNK")
+    reached = {}
+    worked = solution("ch13/ex13_8_pipeline.py", tmp_path)
+    for stages, module in [(1, solution("ch13/ex13_8_pipeline.py", tmp_path, stub=True))] + [
+        (stages, worked) for stages in (3, 4)
+    ]:
+        vars(module)["PIPE_DEPTH"] = stages
+        timing = mg.model(module.build(M, N, K), clusters=8)
+        reached[stages] = timing.tflops(2 * M * N * K)
+    assert 2 * reached[1] < 0.95 * ch13.PIPELINE_TFLOPS
+    assert reached[3] < 0.97 * ch13.PIPELINE_TFLOPS
+    assert reached[4] > 1.05 * ch13.PIPELINE_TFLOPS
+
+
 def test_page_answers() -> None:
     """The numbers of the pages, worked out by hand."""
     pages = [
@@ -184,6 +277,8 @@ def test_page_answers() -> None:
         (ch12.phases, [0, 1, 0, 1, 0, 1]),
         (ch12.traffic, (2 * 1024**3, 64 * 256 * 1024 * 2, 2 * 1024**2)),
         (ch12.descriptor, 0x4000004000010082),
+        (ch13.expected_bytes, (32768, (104 + 72) * 8 * 2, 104 * 72 * 2)),
+        (ch13.ring, [(0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 0)]),
     ]
     for check, answer in pages:
         assert check.page is not None

@@ -105,7 +105,13 @@ def _judge_case(
         ]
         names = {item.name: array for item, array in zip(data, arrays, strict=True)}
         try:
-            report = sim.simulate(program, *arrays, schedule=schedule, schedule_seed=seed[0])
+            report = sim.simulate(
+                program,
+                *arrays,
+                schedule=schedule,
+                schedule_seed=seed[0],
+                timing=check.timed and not runs,  # the first run is the one a target looks at
+            )
         except MemoryError:
             raise
         except Exception as error:

@@ -221,6 +221,24 @@ def product_bound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return 2.0**-23 * math.sqrt(a.shape[1]) * (a64 @ b64.T)
 
 
+def gemm_data(rng: np.random.Generator, M: int, N: int, K: int) -> list[Input | Output]:
+    """A [M, K], B [N, K] and D [M, N] in float16, for D = A @ B.T with sums in float32."""
+    a = rng.standard_normal((M, K)).astype(np.float16)
+    b = rng.standard_normal((N, K)).astype(np.float16)
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    return [
+        Input("A", a),
+        Input("B", b),
+        Output("D", "float16", exact, bound=product_bound(a, b)),
+    ]
+
+
+def is_product(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether ``got`` is ``a @ b.T``, loosely: enough to recognise where numbers come from."""
+    guess = a.astype(np.float64) @ b.astype(np.float64).T
+    return bool(np.allclose(got.astype(np.float64), guess, rtol=1e-2, atol=5e-2))
+
+
 @dataclass
 class Ran:
     """A finished simulation, for explanations and for targets."""
@@ -238,7 +256,8 @@ class Kernel:
     **shape)`` returns the kernel's tensors in order. ``target(ran)`` judges an ``optimise``
     exercise once the numbers are right: it returns what is missing, to follow "the numbers are
     right, but at this shape …", or ``None``. ``explain(ran, findings, problem)`` may recognise a
-    mistake.
+    mistake. With ``timed`` the run that ``target`` is given has the model's ``report.timing``,
+    which knows nothing of the compiler, so that it is the same on every machine.
     """
 
     draw: Callable[[np.random.Generator], Sequence[dict[str, Any]]]
@@ -250,6 +269,7 @@ class Kernel:
     refused: str = ""
     builder: str = "build"
     schedules: tuple[str, ...] = ("eager", "lazy", "seeded")
+    timed: bool = False
 
     collect = "kernels"
 

@@ -16,7 +16,8 @@ from mlsys_gpu.grading.checks.base import (
     Predict,
     Ran,
     draw_distinct,
-    product_bound,
+    gemm_data,
+    is_product,
 )
 
 # --- 12.1 ------------------------------------------------------------------------------------
@@ -169,26 +170,6 @@ descriptor = Predict(
     page=Call("descriptor", ["hopper", 2048, 16]),
 )
 
-# --- kernels: what they share ----------------------------------------------------------------
-
-
-def _gemm_data(rng: np.random.Generator, M: int, N: int, K: int) -> list[Input | Output]:
-    a = rng.standard_normal((M, K)).astype(np.float16)
-    b = rng.standard_normal((N, K)).astype(np.float16)
-    exact = a.astype(np.float64) @ b.astype(np.float64).T
-    return [
-        Input("A", a),
-        Input("B", b),
-        Output("D", "float16", exact, bound=product_bound(a, b)),
-    ]
-
-
-def _equal(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether ``got`` is ``a @ b.T``, loosely: enough to recognise where numbers come from."""
-    guess = a.astype(np.float64) @ b.astype(np.float64).T
-    return bool(np.allclose(got.astype(np.float64), guess, rtol=1e-2, atol=5e-2))
-
-
 # --- 12.4, 12.6 ------------------------------------------------------------------------------
 
 
@@ -198,7 +179,7 @@ def _draw_k(rng: np.random.Generator) -> list[dict[str, Any]]:
 
 
 def _k_data(rng: np.random.Generator, K: int) -> list[Input | Output]:
-    return _gemm_data(rng, 128, 64, K)
+    return gemm_data(rng, 128, 64, K)
 
 
 def _explain_k(ran: Ran, findings: Sequence[Any], problem: str) -> Explanation:
@@ -210,12 +191,12 @@ def _explain_k(ran: Ran, findings: Sequence[Any], problem: str) -> Explanation:
         return ("On the first K tile there is nothing to add to: tensor memory holds garbage.", 2)
     if not problem:
         return None
-    if _equal(got, a[:, :64], b[:, :64]):
+    if is_product(got, a[:, :64], b[:, :64]):
         return ("D holds the product of the first K tile alone.", 1)
-    if _equal(got, a[:, -64:], b[:, -64:]):
+    if is_product(got, a[:, -64:], b[:, -64:]):
         return ("D holds the product of the last K tile alone: the others were not kept.", 2)
     tiles = a.shape[1] // 64
-    if _equal(got, np.tile(a[:, :64], tiles), np.tile(b[:, :64], tiles)):
+    if is_product(got, np.tile(a[:, :64], tiles), np.tile(b[:, :64], tiles)):
         return ("Every pass of the loop multiplies the first K tile again.", 1)
     return None
 
@@ -246,7 +227,7 @@ def _explain_tiles(ran: Ran, findings: Sequence[Any], problem: str) -> Explanati
     return None
 
 
-tiles = Kernel(draw=_draw_tiles, data=_gemm_data, explain=_explain_tiles, arch="hopper")
+tiles = Kernel(draw=_draw_tiles, data=gemm_data, explain=_explain_tiles, arch="hopper")
 
 
 def _explain_k_step(ran: Ran, findings: Sequence[Any], problem: str) -> Explanation:
@@ -255,14 +236,14 @@ def _explain_k_step(ran: Ran, findings: Sequence[Any], problem: str) -> Explanat
     for first in (0, 16, 32, 48):
         keep = [i for i in range(k) if i % 64 // 16 == first // 16]
         same = [i // 64 * 64 + first + i % 16 for i in range(k)]
-        if _equal(got, a[:, same], b[:, same]):
+        if is_product(got, a[:, same], b[:, same]):
             return (f"All four MMAs of a K tile read its columns {first} to {first + 15}.", 2)
-        if _equal(got, a[:, keep], b[:, keep]):
+        if is_product(got, a[:, keep], b[:, keep]):
             return (f"Only columns {first} to {first + 15} of each K tile were multiplied.", 2)
     return ("Follow one MMA: which bytes of the tile does its descriptor point at?", 1)
 
 
-k_step = Kernel(draw=_draw_tiles, data=_gemm_data, explain=_explain_k_step, arch="hopper")
+k_step = Kernel(draw=_draw_tiles, data=gemm_data, explain=_explain_k_step, arch="hopper")
 
 # --- 12.8 ------------------------------------------------------------------------------------
 
@@ -360,4 +341,4 @@ def _load_once_target(ran: Ran) -> Explanation:
     return None
 
 
-load_once = Kernel(draw=_draw_load_once, data=_gemm_data, target=_load_once_target, arch="hopper")
+load_once = Kernel(draw=_draw_load_once, data=gemm_data, target=_load_once_target, arch="hopper")
