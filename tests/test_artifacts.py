@@ -120,6 +120,14 @@ def test_what_the_compiler_says_reaches_the_reader():
         artifacts.compile_cuda(wrong, "sm_90a")
 
 
+def test_a_loss_that_ptxas_calls_information_is_a_warning():
+    # Registers can be divided only where their number at the start is known.
+    ignored = GOOD.replace("p[", 'asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); p[')
+    (warning,) = artifacts._warnings(artifacts.compile_cuda(ignored, "sm_90a").log)
+    assert "setmaxnreg" in warning
+    assert artifacts._warnings(artifacts.compile_cuda(GOOD, "sm_90a").log) == ()
+
+
 def test_spills_are_reported():
     log = artifacts.compile_cuda(SPILLS, "sm_90a").log
     found = artifacts._resources(log, "f")

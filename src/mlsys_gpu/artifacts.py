@@ -120,8 +120,11 @@ class Artifacts:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What ptxas warns about (serialised ``wgmma``, local memory, …)."""
-        return tuple(re.findall(r"^ptxas .*warning\s*: *(.*)$", self._compiled.log, re.MULTILINE))
+        """What ptxas warns about (serialised ``wgmma``, local memory, …).
+
+        Also what it calls information but names a loss: that it ignores ``setmaxnreg``, say.
+        """
+        return _warnings(self._compiled.log)
 
     @cached_property
     def resources(self) -> dict[str, int]:
@@ -303,6 +306,12 @@ def _errors(log: str) -> str:
     """The log without its warnings about unused names, of which generated code has many."""
     blocks = re.split(r"\n\s*\n", log)
     return "\n\n".join(b for b in blocks if "warning #" not in b and "Remark:" not in b).strip()
+
+
+def _warnings(log: str) -> tuple[str, ...]:
+    """What ptxas warns about, in its own words."""
+    warning = r"^ptxas (?:.*warning|info *: *\(\w+\) Potential Performance Loss) *: *(.*)$"
+    return tuple(re.findall(warning, log, re.MULTILINE))
 
 
 def _resources(log: str, function: str) -> dict[str, int]:

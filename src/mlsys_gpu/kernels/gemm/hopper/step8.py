@@ -1,0 +1,223 @@
+"""Step 8, 2-CTA Cluster: two CTAs share the tile of B that both need.
+
+Idea      The CTAs of a cluster compute tiles of D one below the other: same
+          columns, same rows of B. Each loads half of B's tile for both, so a
+          quarter fewer bytes come from L2.
+Scope     New: clusters of two CTAs. A cluster takes 256 x 128 of D at a time.
+Layout    Unchanged.
+Dispatch  New: TMA multicast, one load into the SMEM of both CTAs. Both CTAs
+          write a stage now, so both wait until both consumers have read it.
+
+Data path A, B  GMEM -> SMEM (TMA load, 128B swizzle), B's halves to both CTAs
+          D     wgmma: SMEM -> registers, then -> SMEM -> GMEM (TMA store)
+Roles     producer: one thread of warpgroup 0 issues TMA loads
+          consumer: all 128 threads of warpgroup 1 wait for the tiles, issue
+          wgmma together and write D's tile to SMEM; one issues the TMA store
+Barriers  full[6]       one arrival and 32 KB: the stage's tiles are in SMEM
+          empty[6]      two arrivals: both CTAs' consumers have read the stage
+          wgmma group   one per K tile: the tensor core has finished
+          named 1       the consumer's threads may write / have written Ds
+          bulk group    the store has read SMEM
+          cluster       both CTAs have started / have finished
+
+Shapes    any M; N and K multiples of 8: TMA wants rows 16 bytes apart
+Limits    The tensor core rests while its one consumer stores a tile. And for
+          64 rows it reads as much of B as for 128: most of what SMEM gives.
+"""
+
+from tvm.script import tirx as T
+from tvm.script.tirx import tile as Tx
+
+from mlsys_gpu.kernels.common import (
+    arrive_remote,
+    cdiv,
+    check_dtype,
+    check_tma,
+    finish,
+    register_fence,
+    tma_load,
+    tma_store,
+    wgmma,
+    wgmma_fragment,
+)
+
+SMS, CLUSTER = 132, 2  # of an H200; CTAs of a cluster, along M
+GROUP_M = 8  # rows of tiles that are worked through together
+PIPE_DEPTH = 6  # stages of SMEM
+BM, BN, BK = 128, 128, 64  # 64 x 16 bit = 128 bytes: one row of the swizzle
+MMA_M, MMA_K = 64, 16  # one wgmma: 64 rows of A, BN rows of B, 16 of K
+REGS = BM * BN // 128  # accumulators a thread
+HALF = BN // CLUSTER  # rows of B's tile that a CTA loads, for both
+READERS = T.uint32(CLUSTER)  # consumers that a CTA loads for
+BYTES = T.uint32((BM + BN) * BK * 2)  # of A's and B's tiles, zeros too
+SWIZZLED = 64  # columns of one row of the swizzle: what one TMA store takes
+
+# Descriptors count in units of 16 bytes. A group of 8 rows is 1024 bytes;
+# the leading offset does not count under a swizzle; 3 is the 128B swizzle.
+LEADING, STRIDE, SWIZZLE = 1, 1024 // 16, 3
+ROWS_STEP = MMA_M * BK * 2 // 16  # to the next 64 rows
+K_STEP = MMA_K * 2 // 16  # to the next 16 values of K
+STAGE_STEP = BM * BK * 2 // 16  # to the next stage (BM = BN)
+
+
+def check(M, N, K, dtype):
+    """Raise ValueError, naming rule and value, for what build refuses."""
+    check_tma("Step 8", M, N, K)
+    check_dtype(dtype)
+
+
+def build(M, N, K, dtype="float16", ctas=SMS):
+    """D = A @ B.T for A [M, K], B [N, K], D [M, N]; at most ctas share it."""
+    check(M, N, K, dtype)
+    M_TILES, N_TILES = cdiv(M, BM * CLUSTER), cdiv(N, BN)  # of a cluster
+    K_TILES = cdiv(K, BK)
+    TILES = M_TILES * N_TILES
+    CLUSTERS = min(cdiv(ctas, CLUSTER), TILES)
+
+    @T.prim_func
+    def kernel(
+        A: T.Buffer((M, K), dtype),
+        B: T.Buffer((N, K), dtype),
+        D: T.Buffer((M, N), dtype),
+    ):
+        T.device_entry()
+        # --- Who is who ----------------------------------------------------
+        rank = T.cta_id_in_cluster([CLUSTER])
+        cta = T.cta_id([CLUSTERS * CLUSTER])
+        cluster = T.meta_var(cta // CLUSTER)
+        wg_id = T.warpgroup_id([2])
+        warp_id = T.warp_id_in_wg([4])
+        tid = T.thread_id([256])
+
+        # --- Shared memory and registers -----------------------------------
+        pool = T.SMEMPool()
+        full = pool.alloc((PIPE_DEPTH,), "uint64", align=8)
+        empty = pool.alloc((PIPE_DEPTH,), "uint64", align=8)
+        As = pool.alloc_tcgen05_mma_AB((PIPE_DEPTH, BM, BK), dtype)
+        Bs = pool.alloc_tcgen05_mma_AB((PIPE_DEPTH, BN, BK), dtype)
+        Ds = pool.alloc_tcgen05_mma_AB((BM, BN), dtype)
+        pool.commit()
+        acc = T.alloc_local((REGS,), "float32")
+
+        # --- Descriptors: how the tensor core finds the tiles --------------
+        descA: T.uint64
+        descB: T.uint64
+        T.cuda.wgmma.encode_matrix_descriptor(
+            T.address_of(descA), As.ptr_to([0] * 3), LEADING, STRIDE, SWIZZLE
+        )
+        T.cuda.wgmma.encode_matrix_descriptor(
+            T.address_of(descB), Bs.ptr_to([0] * 3), LEADING, STRIDE, SWIZZLE
+        )
+
+        # --- Barriers ------------------------------------------------------
+        if tid == 0:
+            # One arrival and BYTES complete a phase: the tiles are in SMEM.
+            # One arrival for each consumer of the cluster: they are read.
+            for s in T.unroll(PIPE_DEPTH):
+                T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
+                T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), READERS)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        # A CTA's loads and arrivals reach its peer's barriers: after these.
+        T.cuda.cluster_sync()
+
+        # --- Schedule: which tile of D -------------------------------------
+        m0: T.int32
+        n0: T.int32
+
+        @T.inline
+        def schedule(t):
+            tile = T.meta_var(t * CLUSTERS + cluster)
+            first = T.meta_var(tile // (GROUP_M * N_TILES) * GROUP_M)
+            rows = T.meta_var(T.min(M_TILES - first, GROUP_M))
+            place = T.meta_var(tile % (GROUP_M * N_TILES))
+            m0 = ((first + place % rows) * CLUSTER + rank) * BM
+            n0 = place // rows * BN
+
+        # --- Load: GMEM -> SMEM, the producer ------------------------------
+        if wg_id == 0 and warp_id == 0:
+            if T.cuda.elect_sync():
+                for t in T.serial(cdiv(TILES - cluster, CLUSTERS)):
+                    schedule(t)
+                    for k in T.serial(K_TILES):
+                        k0 = T.meta_var(k * BK)
+                        s = T.meta_var((t * K_TILES + k) % PIPE_DEPTH)
+                        use = T.meta_var((t * K_TILES + k) // PIPE_DEPTH)
+                        bar = T.meta_var(full.ptr_to([s]))
+                        A_box = T.meta_var(A[m0 : m0 + BM, k0 : k0 + BK])
+                        r = T.meta_var(rank * HALF)
+                        n1 = T.meta_var(n0 + r)
+                        B_box = T.meta_var(B[n1 : n1 + HALF, k0 : k0 + BK])
+                        # What the stage held has been read, in both CTAs. At
+                        # first phase 1 of a new barrier counts as over.
+                        T.cuda.mbarrier_wait(empty.ptr_to([s]), use % 2 ^ 1)
+                        T.ptx.mbarrier.arrive.expect_tx.shared.b64(bar, BYTES)
+                        tma_load(As[s, :, :], A_box, bar)
+                        B_half = T.meta_var(Bs[s, r : r + HALF, :])
+                        tma_load(B_half, B_box, bar, cta_mask=3)
+
+        # --- MMA: SMEM -> registers, the consumer --------------------------
+        if wg_id == 1:
+            for t in T.serial(cdiv(TILES - cluster, CLUSTERS)):
+                schedule(t)
+                done = T.meta_var(t * K_TILES)  # K tiles of the tiles before
+                for k in T.serial(K_TILES):
+                    # A stage's barrier has a phase for every PIPE_DEPTH K
+                    # tiles: wait for 0, 1, 0, …, each on its own barrier.
+                    s = T.meta_var((done + k) % PIPE_DEPTH)
+                    phase = T.meta_var((done + k) // PIPE_DEPTH % 2)
+                    A_s = T.meta_var(descA + T.uint64(s * STAGE_STEP))
+                    B_s = T.meta_var(descB + T.uint64(s * STAGE_STEP))
+                    # TMA and wgmma: both the async proxy, so no fence.
+                    T.cuda.mbarrier_wait(full.ptr_to([s]), phase)
+
+                    # wgmma writes acc behind the compiler's back: the fences
+                    # keep its other uses before the start or after the wait.
+                    register_fence(acc, REGS)
+                    T.ptx.wgmma.fence.sync.aligned()
+                    for i in T.unroll(BM // MMA_M):
+                        for j in T.unroll(BK // MMA_K):
+                            wgmma(
+                                acc,
+                                i * BN // 2,
+                                A_s + T.uint64(i * ROWS_STEP + j * K_STEP),
+                                B_s + T.uint64(j * K_STEP),
+                                k + j != 0,
+                                BN,
+                                dtype,
+                            )
+                    T.ptx.wgmma.commit_group.sync.aligned()
+                    # The group before this one is done, and its stage read:
+                    # thread i tells CTA i.
+                    T.ptx.wgmma.wait_group.sync.aligned(1)
+                    if done + k > 0 and tid % 128 < CLUSTER:
+                        last = T.meta_var((done + k - 1) % PIPE_DEPTH)
+                        bar = T.meta_var(empty.ptr_to([last]))
+                        arrive_remote(bar, tid % 128)
+                # The registers hold the result once the group is done.
+                T.ptx.wgmma.wait_group.sync.aligned(0)
+                register_fence(acc, REGS)
+
+                # --- Epilogue: registers -> SMEM -> GMEM -------------------
+                out = T.alloc_local((REGS,), dtype)
+                out_wg = out.view(BM, BN, layout=wgmma_fragment(BM, BN))
+                Tx.cast(out[:], acc[:])
+                T.cuda.warpgroup_sync(1)
+                Tx.wg.copy(Ds[:, :], out_wg[:, :])
+                # Written by threads, read by TMA (the async proxy).
+                T.ptx.fence.proxy.async_.shared__cta()
+                T.cuda.warpgroup_sync(1)
+                if warp_id == 0:
+                    if T.cuda.elect_sync():
+                        for h in T.unroll(BN // SWIZZLED):
+                            c = T.meta_var(h * SWIZZLED)
+                            n1 = T.meta_var(n0 + c)
+                            box = D[m0 : m0 + BM, n1 : n1 + SWIZZLED]
+                            tma_store(box, Ds[:, c : c + SWIZZLED])
+                        # TMA has read Ds before others, a barrier on, write.
+                        T.ptx.cp.async_.bulk.commit_group()
+                        T.ptx.cp.async_.bulk.wait_group.read(0)
+
+        # --- The end: the peer may still arrive at this CTA's barriers -----
+        T.cuda.cluster_sync()
+
+    return finish(kernel, "gemm_hopper_step8", "hopper")
