@@ -39,6 +39,9 @@ SHAPES = {
     3: [(256, 384, 192), (384, 256, 128), (512, 256, 320), (256, 640, 448)],
     # ragged M and N from Step 4 on: tiles that reach over the edges
     **{step: [(256, 384, 192), (200, 328, 512), (1000, 520, 448)] for step in (4, 5, 6)},
+    # M of an odd number of tiles, so that a cluster's second CTA has none; many turns of the ring;
+    # more tiles than CTAs, and 64 columns of which few are inside
+    **{step: [(328, 264, 456), (136, 520, 2056), (4488, 2056, 200)] for step in (7, 8, 9)},
 }
 CUBES = [1024, 2048, 4096, 8192]
 

@@ -38,6 +38,17 @@ WGMMA = {
     r"wgmma\.wait_group\.sync\.aligned +0": 1,
 }
 WAIT = {r"mbarrier\.try_wait\.parity": 1}
+# One group runs on; one arrival says for a whole warpgroup that a stage has been read.
+WGMMA_AHEAD = {
+    r"wgmma\.fence\.sync\.aligned": 1,
+    r"wgmma\.commit_group\.sync\.aligned": 1,
+    r"wgmma\.wait_group\.sync\.aligned +1": 1,
+}
+N128 = {r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\.{t}\.{t}": 8}
+N256 = {r"wgmma\.mma_async\.sync\.aligned\.m64n256k16\.f32\.{t}\.{t}": 4}  # 64 rows a warpgroup
+READ_HERE = {r"mbarrier\.arrive\.shared\.b64": 1}
+READ_IN_BOTH = {r"mapa\.shared::cluster\.u32": 1, r"mbarrier\.arrive\.shared::cluster\.b64": 1}
+MULTICAST = {r"cp\.async\.bulk\.tensor\S*multicast::cluster": 1}  # of the two loads
 TCGEN05_ALONE = {
     r"tcgen05\.mma\.cta_group::1\.kind::f16": 4,
     r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,  # empty
@@ -49,6 +60,9 @@ TURN = {
         1: [COPY | WGMMA],
         4: [TMA_LOAD | WAIT | WGMMA],
         5: [TMA_LOAD, WAIT | WGMMA],  # a load may stand apart from the MMA that it is ahead of
+        7: [TMA_LOAD, WGMMA_AHEAD | N128 | READ_HERE],  # the waits are in two loops
+        8: [TMA_LOAD | MULTICAST, WGMMA_AHEAD | N128 | READ_IN_BOTH],
+        9: [TMA_LOAD | MULTICAST, WGMMA_AHEAD | N256 | READ_IN_BOTH],
     },
 }
 # Of those instructions, what stands outside the loop too.
@@ -85,6 +99,14 @@ TMEM_STORE = (
         r"cp\.async\.bulk\.wait_group\.read +0": 1,
     }
 )
+ROLES_PART = {
+    r"fence\.mbarrier_init\.release\.cluster": 1,
+    r"wgmma\.wait_group\.sync\.aligned +0": 1,  # the tile's last
+    r"cvt\.rn\.{t}x2\.f32": 64,
+    r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16": 16,
+    r"cp\.async\.bulk\.wait_group\.read +0": 1,
+}
+CLUSTER = {r"barrier\.cluster\.arrive": 2, r"barrier\.cluster\.wait": 2}  # start and end
 INIT, BEFORE = r"mbarrier\.init\.shared\.b64", r"tcgen05\.fence::before_thread_sync"
 ONCE = {
     "blackwell": {
@@ -114,13 +136,21 @@ ONCE = {
             r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16": 16,
             r"cp\.async\.bulk\.wait_group\.read +0": 1,
         },
+        7: TMA_STORE | ROLES_PART | {INIT: 12},  # full and empty of six stages
+        8: TMA_STORE | ROLES_PART | CLUSTER | {INIT: 12},
+        9: dict.fromkeys(TMA_STORE, 4)  # four times 64 columns, a group each
+        | ROLES_PART
+        | CLUSTER
+        | {INIT: 8, r"cp\.async\.bulk\.wait_group\.read +1": 4}
+        | {r"setmaxnreg\.dec\.sync\.aligned\.u32 +40": 1}
+        | {r"setmaxnreg\.inc\.sync\.aligned\.u32 +232": 1},
     },
 }
 # What belongs to a later idea, and from which step on; what an idea makes superfluous.
 LATER = {
     r"cp\.async": 4,
     r"mbarrier\.arrive\.expect_tx": 4,
-    r"setmaxnreg": 7,
+    r"setmaxnreg": 9,
     r"multicast": 8,
     r"cta_group::2": 8,
     r"barrier\.cluster": 8,
@@ -140,8 +170,15 @@ NEVER = [
 # Bytes: tiles of A and B (128 x 64 x 2 each), of D, and barriers and TMEM's address before them.
 SHARED = {
     "blackwell": {1: 1024 + 32768, 4: 1024 + 32768 + 32768, 5: 1024 + 2 * 32768 + 32768},
-    "hopper": {1: 32768, 4: 1024 + 32768 + 32768, 5: 1024 + 2 * 32768 + 32768},
+    "hopper": {
+        1: 32768,
+        4: 1024 + 32768 + 32768,
+        5: 1024 + 2 * 32768 + 32768,
+        7: 1024 + 6 * 32768 + 32768,
+        9: 1024 + 4 * 49152 + 32768,  # B's tile is twice as large; D's leaves in parts
+    },
 }
+THREADS = {"blackwell": {1: 128}, "hopper": {1: 128, 7: 256, 9: 384}}
 
 
 def at(table, n):
@@ -191,52 +228,74 @@ def test_no_spills_and_no_warnings(artifacts, arch, n, dtype):
     for name in ("spill_store_bytes", "spill_load_bytes", "stack_bytes", "static_shared_bytes"):
         assert resources[name] == 0, resources
     assert 128 <= resources["registers"] <= 255
-    assert resources["threads"] == 128
+    assert resources["threads"] == at(THREADS[arch], n)
     assert resources["dynamic_shared_bytes"] == at(SHARED[arch], n)
     assert made.warnings == ()
 
 
-CTAS = {"blackwell": 148, "hopper": 2 * 132}  # one an SM of a B200, two an SM of an H200
+# From Step 6 on. An SM of a B200 has one, an SM of an H200 two and from Step 7 on one.
+CTAS = {"blackwell": {6: 148}, "hopper": {6: 2 * 132, 7: 132}}
+CLUSTERS = {"blackwell": {1: 1}, "hopper": {1: 1, 8: 2}}  # CTAs of a cluster
+# Rows and columns of D that a cluster computes at a time.
+TILES = {
+    "blackwell": {1: (128, 128)},
+    "hopper": {1: (128, 128), 8: (256, 128), 9: (256, 256)},
+}
 
 
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
 def test_launch(artifacts, arch, n, dtype):
     launch = artifacts(arch, n, dtype).launch
-    assert launch.block == (128, 1, 1)
-    assert launch.cluster == (1, 1, 1)
+    cluster = at(CLUSTERS[arch], n)
+    assert launch.block == (at(THREADS[arch], n), 1, 1)
+    assert launch.cluster == (cluster, 1, 1)
     M, N, _ = gemm.step(n, arch).default_shape
-    m_tiles, n_tiles = -(-M // 128), -(-N // 128)
+    rows, columns = at(TILES[arch], n)
+    m_tiles, n_tiles = -(-M // rows), -(-N // columns)
     if n < 6:
         assert launch.grid == (m_tiles, n_tiles, 1)
     else:
-        assert launch.grid == (min(CTAS[arch], m_tiles * n_tiles), 1, 1)
-        assert launch.grid[0] < m_tiles * n_tiles
+        assert launch.grid == (at(CTAS[arch], n), 1, 1)
+        assert launch.grid[0] < cluster * m_tiles * n_tiles
 
 
 @pytest.mark.parametrize(("arch", "n", "dtype"), CASES)
 def test_the_tensor_core_works_in_machine_code(artifacts, arch, n, dtype):
     made = artifacts(arch, n, dtype)
     assert made.arch == {"blackwell": "sm_100a", "hopper": "sm_90a"}[arch]
-    operation = {"blackwell": "UTCHMMA", "hopper": "HGMMA.64x128x16"}[arch]
-    per_turn = {"blackwell": 4, "hopper": 8}[arch]
+    operations = {
+        "blackwell": {1: ("UTCHMMA", 4)},
+        "hopper": {1: ("HGMMA.64x128x16", 8), 9: ("HGMMA.64x256x16", 4)},
+    }
+    operation, per_turn = at(operations[arch], n)
     found = len(re.findall(re.escape(operation), made.sass))
     assert found
     assert found % per_turn == 0
 
 
+LINE = re.compile(r"^\s*(?:(cse_v\d+)(: T\.let\[.*?\] = ))?(.*)$")
+
+
 def guards(script: str, pattern: str) -> set[tuple[str, ...]]:
     """The conditions around each statement that matches, outermost first.
 
-    Only those on who a thread is: conditions on counters hold for all threads alike.
+    Only those on who a thread is: conditions on counters hold for all threads alike. Names that
+    the compiler gave to parts of expressions are replaced by what they stand for.
     """
     found, stack = set(), []
+    meaning: dict[str, str] = {}
     for line in script.splitlines():
         depth = len(line) - len(line.lstrip())
+        name, let, text = LINE.findall(line)[0]
+        text = re.sub(r"cse_v\d+", lambda part: meaning.get(part[0], part[0]), text)
+        if let:
+            meaning[name] = text
+            continue
         stack = [(d, c) for d, c in stack if d < depth]
-        if head := re.match(r"\s*if (.+):$", line):
+        if head := re.match(r"if (.+):$", text):
             who = [c for c in head[1].split(" and ") if re.search(r"warp_id|threadIdx|elect", c)]
             stack += [(depth, c) for c in who]
-        elif re.search(pattern, line):
+        elif re.search(pattern, text):
             # Which turn of the loop over K it is says nothing about who.
             found.add(tuple(c for _, c in stack if not re.search(r"\bk\b", c)))
     return found
@@ -244,6 +303,11 @@ def guards(script: str, pattern: str) -> set[tuple[str, ...]]:
 
 EVERYONE, WARP_0, THREAD_0 = {()}, {("warp_id_in_cta == 0",)}, {("threadIdx_x == 0",)}
 ONE_THREAD = {("warp_id_in_cta == 0", "T.cuda.elect_sync()")}
+# A TMA load has an mbarrier; a store, its group and the wait for it are one thread's.
+LOAD, STORE = r'"bulk", "tensor".*mbarrier', r'"bulk", "(tensor".*bulk_group|commit|wait)'
+CONSUMER = {("warp_id_in_cta // 4 == 1",)}  # of two warpgroups
+CONSUMERS = {("3 < warp_id_in_cta",)}
+ONE_OF_4 = ("warp_id_in_cta % 4 == 0", "T.cuda.elect_sync()")
 ROLES = {
     "blackwell": {
         1: {
@@ -285,6 +349,59 @@ ROLES = {
             r"T\.ptx\.stmatrix": EVERYONE,
             r'"init", "", "shared"': THREAD_0,
         },
+        7: {
+            LOAD: ONE_THREAD,
+            r'"arrive", "expect_tx"': ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\(empty": ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\(full": CONSUMER,
+            r"T\.ptx\.wgmma\(": CONSUMER,
+            r'"arrive", "",': {(*next(iter(CONSUMER)), "threadIdx_x % 128 == 0")},
+            r"T\.ptx\.stmatrix": CONSUMER,
+            STORE: {(*next(iter(CONSUMER)), *ONE_OF_4)},
+            r'"init", "", "shared"': THREAD_0,
+        },
+        8: {
+            LOAD: ONE_THREAD,
+            r'"arrive", "expect_tx"': ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\(empty": ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\(full": CONSUMER,
+            r"T\.ptx\.wgmma\(": CONSUMER,
+            r'"arrive", "",': {(*next(iter(CONSUMER)), "threadIdx_x % 128 < 2")},
+            r"T\.ptx\.stmatrix": CONSUMER,
+            STORE: {(*next(iter(CONSUMER)), *ONE_OF_4)},
+            r'"init", "", "shared"': THREAD_0,
+            r"T\.cuda\.cluster_sync": EVERYONE,
+        },
+        9: {
+            r"setmaxnreg\(40": {("warp_id_in_cta // 4 == 0",)},
+            LOAD: ONE_THREAD,
+            r'"arrive", "expect_tx"': ONE_THREAD,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\(empty": ONE_THREAD,
+            r"setmaxnreg\(232": CONSUMERS,
+            r"T\.cuda\.mbarrier_wait\(T\.address_of\(full": CONSUMERS,
+            r"T\.ptx\.wgmma\(": CONSUMERS,
+            r'"arrive", "",': {(*next(iter(CONSUMERS)), "threadIdx_x % 128 < 2")},
+            r"T\.ptx\.stmatrix": CONSUMERS,
+            STORE: {(*next(iter(CONSUMERS)), *ONE_OF_4)},
+            r'"init", "", "shared"': THREAD_0,
+            r"T\.cuda\.cluster_sync": EVERYONE,
+        },
+    },
+}
+
+
+ANNOUNCED = {
+    "blackwell": {1: {"all 128 threads", "one thread of warp 0", "warp 0"}},
+    "hopper": {
+        1: {"all 128 threads", "all four warps together"},
+        4: {"all 128 threads", "all four warps together", "one thread of warp 0"},
+        7: {"one thread of warpgroup 0", "warpgroup 1", "one thread of warpgroup 1"},
+        9: {
+            "one thread of warpgroup 0",
+            "warpgroup 0",
+            "warpgroups 1 and 2",
+            "one thread of each",
+        },
     },
 }
 
@@ -294,6 +411,5 @@ def test_roles(artifacts, arch, n):
     script = artifacts(arch, n, "float16").lowered.device.script()
     assert {p: guards(script, p) for p in at(ROLES[arch], n)} == at(ROLES[arch], n)
     # … and the roles that the step announces speak of the same groups.
-    announced = " ".join(who for who, _ in gemm.step(n, arch).roles)
-    assert "all 128 threads" in announced
-    assert ("one thread of warp 0" in announced) == (arch == "blackwell" or n >= 4)
+    announced = [who for who, _ in gemm.step(n, arch).roles]
+    assert set(announced) == at(ANNOUNCED[arch], n)

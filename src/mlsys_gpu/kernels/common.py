@@ -73,13 +73,16 @@ def finish(kernel: PrimFunc, name: str, arch: str) -> PrimFunc:
 # "tma_explicit" makes the tensor map of the matrix as declared. "tma_auto" refuses M = 1 in 0.27.
 
 
-def tma_load(tile, box, bar):
+def tma_load(tile, box, bar, cta_mask=None):
     """Emit a TMA load of ``box``, a slice of a matrix in global memory, into ``tile`` in SMEM.
 
     What lies past an edge of the matrix becomes zeros. All bytes of the tile, those too, count
-    down the mbarrier at the address ``bar``. PTX ISA: cp.async.bulk.tensor.
+    down the mbarrier at the address ``bar``. ``cta_mask`` multicasts: each CTA of the cluster
+    whose bit is set gets the tile at the same place, and its bytes on its own mbarrier there. PTX
+    ISA: cp.async.bulk.tensor.
     """
-    Tx.copy_async(tile, box, dispatch="tma_explicit", mbar=bar)
+    how = {} if cta_mask is None else {"cta_mask": cta_mask}
+    Tx.copy_async(tile, box, dispatch="tma_explicit", mbar=bar, **how)
 
 
 def tma_store(box, tile):
@@ -89,6 +92,23 @@ def tma_store(box, tile):
     thread commits next. PTX ISA: cp.async.bulk.tensor.
     """
     Tx.copy_async(box, tile, dispatch="tma_explicit")
+
+
+# --- Clusters ------------------------------------------------------------------------------------
+
+
+def arrive_remote(bar, rank):
+    """Emit an arrival at the mbarrier that CTA ``rank`` of the cluster has where ``bar`` is here.
+
+    ``bar`` is the address of an mbarrier of this CTA. Like CUTLASS's, the arrival says nothing of
+    the cluster's scope: ``.release.cluster`` would wait first until all that the thread has stored
+    is seen by the whole GPU, and those who read tiles have stored nothing. PTX ISA: mapa,
+    mbarrier.arrive.
+    """
+    there = T.local_scalar("uint32")
+    here = T.cuda.cvta_generic_to_shared(bar)
+    T.evaluate(T.ptx.mapa.shared__cluster.u32(there, here, T.uint32(rank)))
+    T.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(there))
 
 
 # --- tcgen05 (Blackwell) -------------------------------------------------------------------------

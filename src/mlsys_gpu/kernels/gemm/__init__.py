@@ -89,6 +89,28 @@ _ROLES = {
             ("all 128 threads", "convert the accumulators, write D's tile to shared memory"),
             ("one thread of warp 0", "issue the TMA store of D"),
         ),
+        7: (
+            ("one thread of warpgroup 0", "wait for empty[6], issue TMA loads"),
+            ("warpgroup 1", "wait for full[6], issue wgmma, arrive at empty[6] once it is read"),
+            ("warpgroup 1", "convert the accumulators, write D's tile to shared memory"),
+            ("one thread of warpgroup 1", "issue the TMA store of D"),
+        ),
+        8: (
+            ("one thread of warpgroup 0", "wait for empty[6], issue TMA loads, B's for both CTAs"),
+            ("warpgroup 1", "wait for full[6], issue wgmma, arrive at empty[6] of both CTAs"),
+            ("warpgroup 1", "convert the accumulators, write D's tile to shared memory"),
+            ("one thread of warpgroup 1", "issue the TMA store of D"),
+        ),
+        9: (
+            ("warpgroup 0", "give registers to the others"),
+            ("one thread of warpgroup 0", "wait for empty[4], issue TMA loads, B's for both CTAs"),
+            (
+                "warpgroups 1 and 2",
+                "wait for full[4], issue wgmma, arrive at empty[4] of both CTAs",
+            ),
+            ("warpgroups 1 and 2", "convert the accumulators, write D's columns to shared memory"),
+            ("one thread of each", "issue the TMA stores of D"),
+        ),
     },
 }
 
