@@ -45,8 +45,8 @@ def tritons_interpreter(A, B, runs: int) -> float:
     from mlsys_gpu.kernels.baselines import triton_gemm
 
     M, N = A.shape[0], B.shape[0]
-    tile = triton_gemm.config(M, N)
-    assert (tile["BM"], tile["BN"], tile["BK"]) == (128, 128, 64)
+    tile = triton_gemm.default(M, N)
+    assert (tile.BM, tile.BN, tile.BK) == (128, 128, 64)
     a, b, d = (torch.from_numpy(x.copy()) for x in (A, B, poisoned((M, N), "float16")))
     before = torch.get_num_threads()
     torch.set_num_threads(1)

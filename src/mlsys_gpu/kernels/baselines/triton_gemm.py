@@ -1,8 +1,9 @@
 """A plain tiled Triton GEMM: what an hour with a tile language gives.
 
 One program computes one tile of D. Programs are numbered so that neighbours share rows of A and
-B in L2 (``GROUP`` rows of tiles at a time). No autotuning, no TMA, no persistence: the tile sizes
-are those that do well on Hopper for large shapes, with a smaller tile where there are few tiles.
+B in L2 (``GROUP`` rows of tiles at a time). No TMA, no persistence. Without a ``config`` the tile
+sizes are those that do well on Hopper for large shapes, with a smaller tile where there are few
+tiles; a benchmark measures which of :func:`configs` is best at its shape.
 
 On CPU tensors the same kernel runs in Triton's interpreter, in this process. For that it uses
 Triton's builtins only: its library functions (``tl.zeros``, ``tl.cdiv``) are either compiled or
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import triton
 import triton.language as tl
 
+from .config import Config
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-GROUP = 8
-LARGE = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3}
-SMALL = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 4, "num_stages": 4}
+LARGE = Config(128, 256, 64, warps=8, stages=3)
+SMALL = Config(128, 128, 64, warps=4, stages=4)
 ENOUGH_TILES = 132  # one large tile for each SM of an H100 or H200
 
 
@@ -75,23 +77,58 @@ def _kernel(interpret: bool) -> Any:
         return triton.jit(_gemm)
 
 
-def config(M: int, N: int) -> dict[str, int]:
-    """Tile sizes, warps and pipeline stages for an M x N result."""
-    tiles = -(-M // LARGE["BM"]) * -(-N // LARGE["BN"])
+def default(M: int, N: int) -> Config:
+    """The configuration for an M x N result that nobody has measured."""
+    tiles = -(-M // LARGE.BM) * -(-N // LARGE.BN)
     return LARGE if tiles >= ENOUGH_TILES else SMALL
 
 
-def gemm(A: Tensor, B: Tensor, D: Tensor) -> Tensor:
+def check(M: int, N: int, K: int) -> None:
+    """Raise ``ValueError`` for a shape that it cannot take; it takes all."""
+
+
+def configs(M: int, N: int, K: int) -> list[Config]:
+    """The configurations that are tried for a shape; they fit a Hopper SM's shared memory."""
+    return [
+        LARGE,
+        SMALL,
+        Config(128, 256, 64, warps=8, stages=4),
+        Config(256, 128, 64, warps=8, stages=3),
+        Config(256, 128, 64, warps=8, stages=4),
+        Config(128, 128, 64, warps=8, stages=4),
+        Config(128, 128, 64, warps=4, stages=3),
+        Config(128, 128, 128, warps=8, stages=3),
+        Config(64, 128, 64, warps=4, stages=4),
+        Config(64, 256, 64, warps=4, stages=4),
+    ]
+
+
+def gemm(A: Tensor, B: Tensor, D: Tensor, config: Config | None = None) -> Tensor:
     """Fill and return ``D = A @ B.T``: row-major ``A [M, K]``, ``B [N, K]``, ``D [M, N]``.
 
     CUDA tensors: compiled and launched on the current stream. CPU tensors: Triton's interpreter.
+    ``config``: one of :func:`configs`; :func:`default` if left out.
     """
     (M, K), (N, _) = A.shape, B.shape
-    chosen = config(M, N)
-    grid = (-(-M // chosen["BM"]) * -(-N // chosen["BN"]),)
+    chosen = config or default(M, N)
+    grid = (-(-M // chosen.BM) * -(-N // chosen.BN),)
     interpret = not A.is_cuda
     # The interpreter's dot takes the bits of a bfloat16 for an integer. (Its conversion to
     # bfloat16 also truncates where the GPU rounds: expect up to one unit in the last place.)
     upcast = interpret and "bfloat16" in str(A.dtype)
-    _kernel(interpret)[grid](A, B, D, M, N, K, GROUP=GROUP, UPCAST=upcast, **chosen)
+    _kernel(interpret)[grid](
+        A,
+        B,
+        D,
+        M,
+        N,
+        K,
+        BM=chosen.BM,
+        BN=chosen.BN,
+        BK=chosen.BK,
+        GROUP=chosen.group,
+        UPCAST=upcast,
+        num_warps=chosen.warps,
+        num_stages=chosen.stages,
+    )
     return D
