@@ -3,23 +3,29 @@
 
     python scripts/gpu_check.py                        all parts, results to book/results/<gpu>/
     python scripts/gpu_check.py --arch blackwell       refuse any other GPU (make verify-blackwell)
-    python scripts/gpu_check.py --skip benchmarks      several may be skipped
+    python scripts/gpu_check.py --skip benchmarks      several may be skipped; --only is the reverse
+    python scripts/gpu_check.py --only benchmarks --steps 7-9,tuned --cubes 4096 8192 --minutes 9
 
-Parts: what the machine has; every step against float64; arguments that must be refused; the
-simulator's outputs against the GPU's on the same inputs (written to simulator.json); benchmarks
-(written to gemm.json, row by row). A part that fails does not stop the next; the summary says what
-failed, and the exit status is 1 then. Takes less than five minutes; --minutes sets where to stop.
+Parts: what the machine has; every kernel against float64, at small and ragged shapes and at cubes
+(written to right.json); arguments that must be refused; the simulator's outputs against the GPU's
+on the same inputs (simulator.json); benchmarks (gemm.json, row by row). What a run measures takes
+the place of the same rows in these files, and the other rows stay (--fresh drops them), so that the
+whole may be done in slices: --steps, --cubes and --dtype choose, --minutes says when to stop.
+
+A part that fails does not stop the next; the summary says what failed, and the exit status is 1
+then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +35,30 @@ sys.path.insert(0, str(ROOT / "src"))
 import numpy as np  # noqa: E402
 
 import mlsys_gpu as mg  # noqa: E402
-from mlsys_gpu import benchmarking, device, doctor, launch, verification  # noqa: E402
+from mlsys_gpu import benchmarking, cli, device, doctor, launch, measuring, verification  # noqa: E402
+
+Shape = tuple[int, int, int]
 
 DTYPES = verification.DTYPES
-SHAPES = {
+SMALL: dict[int, list[Shape]] = {
     1: [(128, 128, 64)],
     2: [(128, 128, 64), (128, 128, 128), (128, 128, 448)],
     # M, N and K all different, and more than one tile each way
     3: [(256, 384, 192), (384, 256, 128), (512, 256, 320), (256, 640, 448)],
-    # ragged M and N from Step 4 on: tiles that reach over the edges
-    **{step: [(256, 384, 192), (200, 328, 512), (1000, 520, 448)] for step in (4, 5, 6)},
-    # M of an odd number of tiles, so that a cluster's second CTA has none; many turns of the ring;
-    # more tiles than CTAs, and 64 columns of which few are inside
-    **{step: [(328, 264, 456), (136, 520, 2056), (4488, 2056, 200)] for step in (7, 8, 9)},
 }
-CUBES = [1024, 2048, 4096, 8192]
+# From Step 4 on ragged M, N and K, too: tiles that reach over the edges.
+RAGGED: list[Shape] = [(256, 384, 192), (200, 328, 512), (1000, 520, 448), (328, 264, 456)]
+# From Step 7 on many turns of the ring; and more tiles than CTAs, with M of an odd number of tiles,
+# so that a cluster's second CTA has none, and 64 columns of which few are inside.
+RING: list[Shape] = [(136, 520, 2056), (4488, 2056, 200)]
+CUBES = [512, 1024, 2048, 4096, 8192]
+PARTS = ("machine", "right", "refusals", "simulator", "benchmarks")
 
 
 class Checks:
     """The parts of this run: what failed, and how much time is left."""
 
-    def __init__(self, minutes: float, skip: list[str]):
+    def __init__(self, minutes: float, skip: Sequence[str]):
         self.began = time.monotonic()
         self.deadline = self.began + 60 * minutes
         self.skip = skip
@@ -96,15 +105,15 @@ def require(condition: bool, sentence: str) -> None:
         raise AssertionError(sentence)
 
 
-def cases(arch: str) -> Iterator[tuple[Any, tuple[int, int, int], str]]:
-    """Every step of the ladder at every shape and dtype that is looked at."""
-    for step in mg.gemm.steps(arch):
-        for shape in SHAPES.get(step.number, [step.default_shape]):
-            for dtype in DTYPES:
-                yield step, shape, dtype
+def small_shapes(step: Any) -> list[Shape]:
+    """Shapes at which NumPy gives the reference, and the simulator is quick."""
+    if step.number in SMALL:
+        return SMALL[step.number]
+    more = RING if step.number >= 7 else []
+    return list(dict.fromkeys([*RAGGED, *more, step.default_shape]))
 
 
-def label(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
+def label(step: Any, shape: Shape, dtype: str) -> str:
     return f"{step.name} {'x'.join(map(str, shape))} {dtype}"
 
 
@@ -119,18 +128,73 @@ def machine(checks: Checks) -> None:
     checks.attempt("doctor", look)
 
 
-def right(checks: Checks, arch: str) -> None:
-    def check(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
+def right(checks: Checks, kernels: list[Any], options: argparse.Namespace) -> None:
+    rows: list[dict[str, Any]] = []
+    small = [(s, shape, d) for s in kernels for shape in small_shapes(s) for d in options.dtypes]
+    cubes = [
+        (step, (n, n, n), dtype)
+        for n in options.cubes
+        for dtype in options.dtypes
+        for step in kernels
+        if step.number > 2
+    ]
+    ahead(options, [*small, *cubes])
+
+    def note(step: Any, shape: Shape, dtype: str, verdict: verification.Comparison) -> None:
+        rows.append(
+            named(step, shape, dtype)
+            | {"max_error": round(verdict.max_error, 4), "elements": verdict.elements}
+            | {"source_sha256": benchmarking.source_sha256(step.name)}
+        )
+
+    def check(step: Any, shape: Shape, dtype: str) -> str:
         M, N, K = shape
         A, B = verification.gemm_inputs(M, N, K, dtype, seed=M + 7 * N + 31 * K)
         D = verification.poisoned((M, N), dtype)
         ran = launch.run_on_gpu(step.build(M, N, K, dtype), A, B, D)
         verdict = verification.compare_gemm(A, B, D)
         require(verdict.ok, str(verdict))
+        note(step, shape, dtype, verdict)
         return f"{verdict}, {1e6 * (ran.seconds or 0):.1f} µs"
 
-    for case in cases(arch):
+    for case in small:
         checks.attempt(label(*case), lambda case=case: check(*case))
+
+    held: dict[tuple[Shape, str], Any] = {}
+
+    def problem(shape: Shape, dtype: str) -> Any:
+        """Inputs on the GPU and their product in float64, made there; one at a time."""
+        import torch
+
+        if (shape, dtype) not in held:
+            held.clear()
+            M, N, K = shape
+            random = torch.Generator("cuda").manual_seed(M)
+            A, B = (
+                torch.randn(rows, K, generator=random, device="cuda").to(getattr(torch, dtype))
+                for rows in (M, N)
+            )
+            held[shape, dtype] = A, B, verification.GemmReference(A, B)
+        return held[shape, dtype]
+
+    def check_cube(step: Any, shape: Shape, dtype: str) -> str:
+        import torch
+
+        A, B, reference = problem(shape, dtype)
+        D = torch.full((shape[0], shape[1]), torch.nan, device="cuda").to(A.dtype)
+        launch.compile_for_gpu(step.build(*shape, dtype))(A, B, D)
+        verdict = reference.compare(D)
+        require(verdict.ok, str(verdict))
+        note(step, shape, dtype, verdict)
+        return str(verdict)
+
+    for case in cubes:
+        checks.attempt(label(*case), lambda case=case: check_cube(*case))
+    method = (
+        "standard normal inputs, outputs poisoned before; every element against float64, by NumPy "
+        "or, for cubes, by cuBLAS on the GPU"
+    )
+    write(options, "right.json", rows, method)
 
 
 def refusals(checks: Checks, arch: str) -> None:
@@ -196,10 +260,12 @@ def refusals(checks: Checks, arch: str) -> None:
     checks.attempt("a stream of one's own", own_stream)
 
 
-def simulator(checks: Checks, arch: str, folder: Path) -> None:
+def simulator(checks: Checks, kernels: list[Any], options: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
+    cases = [(s, shape, d) for s in kernels for shape in small_shapes(s) for d in options.dtypes]
+    ahead(options, cases)
 
-    def compare(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
+    def compare(step: Any, shape: Shape, dtype: str) -> str:
         M, N, K = shape
         kernel = step.build(M, N, K, dtype)
         A, B = verification.gemm_inputs(M, N, K, dtype, seed=3 * M + 5 * N + K)
@@ -210,62 +276,97 @@ def simulator(checks: Checks, arch: str, folder: Path) -> None:
         require(not report.findings, f"findings of the simulator: {report}")
         require(bool(np.isfinite(D_sim.astype(np.float64)).all()), "the simulator left NaN")
         rows.append(
-            {
-                "kernel": step.name,
-                "M": M,
-                "N": N,
-                "K": K,
-                "dtype": dtype,
-                **difference.to_dict(),
-                "source_sha256": benchmarking.source_sha256(step.name),
-            }
+            named(step, shape, dtype)
+            | difference.to_dict()
+            | {"source_sha256": benchmarking.source_sha256(step.name)}
         )
         return str(difference)
 
-    for case in cases(arch):
+    for case in cases:
         checks.attempt(label(*case), lambda case=case: compare(*case))
+    method = "the same inputs in the simulator (lazy schedule) and on the GPU"
+    write(options, "simulator.json", rows, method)
+
+
+class NoTimeLeft(Exception):
+    """Raised where the next measurement would begin too late."""
+
+
+def benchmarks(checks: Checks, kernels: list[Any], options: argparse.Namespace) -> None:
+    path = options.folder / "gemm.json"
+    before = earlier(options, path)
+    seen = [0, 0]
+
+    def progress(number: int, total: int, what: str) -> None:
+        if checks.left() <= 0:
+            raise NoTimeLeft(f"{total - number} of {total} measurements, from {what} on")
+        print(f"  [{number + 1}/{total}] {what}", flush=True)
+
+    def after(made: benchmarking.Benchmark) -> None:
+        for row in made.rows[seen[0] :]:
+            print(f"    {benchmarking.line(row)}", flush=True)
+            for name, other in row["baseline"].items():
+                if "config" in other:
+                    print(f"      {name}: {other['config']}", flush=True)
+            for name, why in row.get("left_out", {}).items():
+                print(f"      {name}: left out, {why}", flush=True)
+        for failure in made.failures[seen[1] :]:
+            what = f"{failure['kernel']} {[failure[k] for k in 'MNK']} {failure['dtype']}"
+            print(f"    FAILED {what}: {failure['error']}", flush=True)
+            checks.failures.append(f"{what}: {failure['error']}")
+        seen[:] = len(made.rows), len(made.failures)
+        if made.rows:
+            (before.merged(made) if before.rows else made).save(path)
+
+    mg.benchmark(
+        kernels,
+        [(n, n, n) for n in options.cubes],
+        options.dtypes,
+        seconds=options.seconds,
+        together=options.together,
+        timing=options.timing,
+        processes=options.jobs,
+        keep_going=True,
+        progress=progress,
+        after=after,
+    )
+    print(f"  wrote {path}")
+
+
+def named(step: Any, shape: Shape, dtype: str) -> dict[str, Any]:
+    M, N, K = shape
+    return {"kernel": step.name, "M": M, "N": N, "K": K, "dtype": dtype}
+
+
+def ahead(options: argparse.Namespace, cases: list[tuple[Any, Shape, str]]) -> None:
+    """Compile in several processes what is going to be run."""
+    began = time.monotonic()
+    found = [c for step, shape, dtype in cases for c in benchmarking.cases(step, [shape], dtype)]
+    measuring.compile_ahead(found, options.jobs)
+    print(f"  compiled ahead: {len(found)} kernels  [{time.monotonic() - began:.1f} s]", flush=True)
+
+
+def earlier(options: argparse.Namespace, path: Path) -> benchmarking.Benchmark:
+    """What a file of this GPU holds already, unless it is to be made afresh."""
+    if options.fresh or not path.is_file():
+        return benchmarking.Benchmark()
+    content = json.loads(path.read_text())
     gpu = device.current()
-    if rows and gpu is not None:
-        sources = {row["kernel"]: row["source_sha256"] for row in rows}
-        provenance = benchmarking.provenance(gpu, sources)
-        provenance["method"] = "the same inputs in the simulator (lazy schedule) and on the GPU"
-        content = {"provenance": provenance, "rows": rows}
-        write(folder / "simulator.json", content)
+    name = content["provenance"].get("gpu", {}).get("name")
+    if gpu is None or name != gpu.name:
+        raise ValueError(f"{path} holds figures of {name}: say --fresh, or another --output")
+    return benchmarking.Benchmark(content["rows"], content["provenance"])
 
 
-def benchmarks(checks: Checks, arch: str, folder: Path, seconds: float) -> None:
-    result = benchmarking.Benchmark()
-
-    def measure(step: Any, shape: tuple[int, int, int], dtype: str) -> str:
-        part = mg.benchmark(step, [shape], dtype, seconds=seconds)
-        if not isinstance(part, benchmarking.Benchmark):
-            raise AssertionError(str(part))
-        result.add(part)
-        result.save(folder / "gemm.json")
-        row = part.rows[0]
-        others = ", ".join(
-            f"{name} {other['ms']:.4g} ms" for name, other in row["baseline"].items()
-        )
-        return (
-            f"{row['ms']:.4g} ms ({row['ms_p20']:.4g}-{row['ms_p80']:.4g}), "
-            f"{row['tflops']:.4g} TFLOP/s, {row['tflops_per_sm']:.3g} per SM on {row['sms']} SMs; "
-            f"{others}; {row['samples']} samples of {row['launches_per_sample']}, "
-            f"{row['sm_clock_mhz']} MHz, {row['power_w']} W"
-        )
-
-    for step in mg.gemm.steps(arch):
-        own = [step.default_shape] if step.number < 3 else [(n, n, n) for n in CUBES]
-        for shape in own:
-            for dtype in DTYPES:
-                what = label(step, shape, dtype)
-                checks.attempt(what, lambda s=step, x=shape, d=dtype: measure(s, x, d))
-    if result.rows:
-        print(result)
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+def write(options: argparse.Namespace, name: str, rows: list[Any], method: str) -> None:
+    gpu = device.current()
+    if not rows or gpu is None:
+        return
+    path = options.folder / name
+    provenance = benchmarking.provenance(gpu, {r["kernel"]: r["source_sha256"] for r in rows})
+    made = benchmarking.Benchmark(rows, provenance | {"method": method})
+    before = earlier(options, path)
+    (before.merged(made) if before.rows else made).save(path)
     print(f"  wrote {path}")
 
 
@@ -279,31 +380,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arch", choices=sorted(device.ARCHITECTURES))
     parser.add_argument("-o", "--output", type=Path, help="folder; book/results/<gpu> if left out")
-    parser.add_argument("--minutes", type=float, default=5, help="no new measurement after these")
+    parser.add_argument("--minutes", type=float, default=9, help="no new measurement after these")
     parser.add_argument("--seconds", type=float, default=1.5, help="samples of one benchmark row")
-    parser.add_argument(
-        "--skip",
-        action="append",
-        default=[],
-        choices=["machine", "right", "refusals", "simulator", "benchmarks"],
-    )
+    parser.add_argument("--steps", help="kernels: 3-9,dynamic,tuned; all if left out")
+    parser.add_argument("--cubes", type=int, nargs="*", default=CUBES, help="sizes of cubes")
+    parser.add_argument("--dtype", nargs="+", dest="dtypes", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--timing", choices=measuring.TIMINGS, default="auto")
+    parser.add_argument("--together", action="store_true", help="kernels take samples in turn")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time")
+    parser.add_argument("--fresh", action="store_true", help="drop rows of earlier runs")
+    parser.add_argument("--skip", action="append", default=[], choices=PARTS)
+    parser.add_argument("--only", action="append", default=[], choices=PARTS)
     options = parser.parse_args()
 
     gpu = device.current()
     arch = options.arch or (gpu.family if gpu is not None else None) or "hopper"
     try:
+        kernels = cli.kernels(options.steps, arch)
         gpu = device.require(device.ARCHITECTURES[arch], "this check")
         launch.torch_with_cuda("this check")
-    except device.NeedsGpu as error:
+    except (device.NeedsGpu, cli.BadUse) as error:
         print(error, file=sys.stderr)
         return 2
-    folder = options.output or ROOT / "book" / "results" / short_name(gpu)
-    checks = Checks(options.minutes, options.skip)
+    options.folder = options.output or ROOT / "book" / "results" / short_name(gpu)
+    unwanted = [p for p in PARTS if p in options.skip or (options.only and p not in options.only)]
+    checks = Checks(options.minutes, unwanted)
     checks.part("machine", machine)
-    checks.part("right", lambda c: right(c, arch))
+    checks.part("right", lambda c: right(c, kernels, options))
     checks.part("refusals", lambda c: refusals(c, arch))
-    checks.part("simulator", lambda c: simulator(c, arch, folder))
-    checks.part("benchmarks", lambda c: benchmarks(c, arch, folder, options.seconds))
+    checks.part("simulator", lambda c: simulator(c, kernels, options))
+    checks.part("benchmarks", lambda c: benchmarks(c, kernels, options))
 
     print(f"\n== summary: {gpu.name}, {time.monotonic() - checks.began:.0f} s")
     for line in checks.lines:

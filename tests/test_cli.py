@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from mlsys_gpu import __version__, benchmarking, cli, device, launch, sim
+from mlsys_gpu import __version__, benchmarking, cli, device, gemm, launch, sim
 
 
 def command(*arguments, **environment):
@@ -90,6 +90,11 @@ BAD = [
     (["bench", "gemm", "--steps", "one"], "such as 1-3 or 1,3, got 'one'"),
     (["bench", "gemm", "--shapes", "64,64"], "--shapes takes three positive numbers"),
     (["bench", "gemm", "--seconds", "0"], "more than 0 and at most 600, got '0'"),
+    (["bench", "gemm", "--merge"], "--merge needs --output"),
+    (["bench", "gemm", "--timing", "host"], "--timing must be one of auto, graph, stream"),
+    (["bench", "gemm", "--baselines", "cutlass"], "triton_persistent, none, got 'cutlass'"),
+    (["bench", "gemm", "--jobs", "many"], "--jobs takes a whole number from 0 on, got 'many'"),
+    (["bench", "gemm", "-o", "/proc/x/y.json"], "--output /proc/x/y.json cannot be written"),
     (["bench", "gemm", "--arch", "hopper"], "needs a Hopper (sm_90a) GPU, such as an H100 or H200"),
     (["bench", "attention"], "not part of this release yet"),
     (["check"], "12.1, chapter 12, or all"),
@@ -424,30 +429,118 @@ def test_inspect_resources(call):
     assert "registers" in call("inspect", "gemm", "--step", 1)[1]
 
 
-def test_bench_writes_rows_of_all_dtypes(call, monkeypatch, tmp_path, h200):
-    asked = []
+@pytest.fixture
+def fake_bench(monkeypatch, h200):
+    """``mlsys-gpu bench`` on no GPU: what was asked for; rows of 1 ms, and the ways to fail."""
+    asked = {"fails": [], "date": "2026-01-01T00:00:00Z", "gpu": h200.to_dict()}
 
-    def benchmark(ladder, shapes, dtype, **options):
-        asked.append(([step.name for step in ladder], shapes, dtype, options["seconds"]))
-        row = {
-            "kernel": ladder[0].name, "M": 128, "N": 128, "K": 64, "dtype": dtype, "ms": 1.0,
-            "ms_p20": 1.0, "ms_p80": 1.0, "tflops": 1.0, "tflops_per_sm": 1.0, "baseline": {},
-            "source_sha256": "x",
-        }  # fmt: skip
-        return benchmarking.Benchmark([row], {"gpu": h200.to_dict(), "date": "now"})
+    def benchmark(ladder, shapes, dtypes, *, progress, after, keep_going, **options):
+        asked.update(options, kernels=[s.name for s in ladder], shapes=shapes, dtypes=dtypes)
+        assert keep_going
+        made = benchmarking.Benchmark(
+            [], {"gpu": asked["gpu"], "date": asked["date"], "sources": {}}
+        )
+        todo = [(s.name, *shape, d) for s in ladder for shape in shapes for d in dtypes]
+        for number, (name, M, N, K, dtype) in enumerate(todo):
+            progress(number, len(todo), f"{name} {M},{N},{K} {dtype}")
+            what = {"kernel": name, "M": M, "N": N, "K": K, "dtype": dtype}
+            if name in asked["fails"]:
+                made.failures.append(what | {"error": "MeasurementError: wrong"})
+            else:
+                figures = {"ms": 1.0, "ms_p20": 1.0, "ms_p80": 1.0, "tflops": 1.0}
+                figures |= {"tflops_per_sm": 1.0, "baseline": {"cublas": {"ms": 2.0}}}
+                made.rows.append(what | figures | {"timing": "stream", "source_sha256": "x"})
+            after(made)
+            if asked.get("interrupt") == number:
+                raise KeyboardInterrupt
+        return made
 
     monkeypatch.setattr(benchmarking, "benchmark", benchmark)
+    return asked
+
+
+def test_bench_writes_rows_of_all_dtypes(call, fake_bench, tmp_path):
     path = tmp_path / "new" / "gemm.json"
-    status, out, _ = call(
+    status, out, err = call(
         "bench", "gemm", "--arch", "hopper", "--steps", "1-2,3", "--dtype", "fp16,bf16",
         "--shapes", "1024 256,384,128", "--shapes", "512", "--seconds", "0.5", "-o", path, "--json",
     )  # fmt: skip
     assert status == 0
-    names = [f"gemm/hopper/step{n}" for n in (1, 2, 3)]
-    shapes = [(1024, 1024, 1024), (256, 384, 128), (512, 512, 512)]
-    assert asked == [(names, shapes, "float16", 0.5), (names, shapes, "bfloat16", 0.5)]
-    assert [row["dtype"] for row in json.loads(out)["rows"]] == ["float16", "bfloat16"]
+    assert err == ""
+    assert fake_bench["kernels"] == [f"gemm/hopper/step{n}" for n in (1, 2, 3)]
+    assert fake_bench["shapes"] == [(1024, 1024, 1024), (256, 384, 128), (512, 512, 512)]
+    assert fake_bench["dtypes"] == ["float16", "bfloat16"]
+    assert (fake_bench["seconds"], fake_bench["timing"]) == (0.5, "auto")
+    assert fake_bench["baselines"] == ["cublas", "triton", "triton_persistent"]
+    assert fake_bench["tune"]
+    assert not fake_bench["together"]
+    assert [row["dtype"] for row in json.loads(out)["rows"]] == ["float16", "bfloat16"] * 9
     assert benchmarking.load(path).to_dict() == json.loads(out)
+
+
+def test_bench_takes_variants_by_name_and_all_kernels_where_none_is_named(call, fake_bench):
+    everything = [s.name for s in gemm.everything("hopper")]
+    assert call("bench", "gemm", "--arch", "hopper", "--baselines", "none")[0] == 0
+    assert fake_bench["kernels"] == everything
+    assert fake_bench["baselines"] == []
+    for one in gemm.variants("hopper"):
+        assert call("bench", "gemm", "--arch", "hopper", "--steps", f"3,{one.variant}")[0] == 0
+        assert fake_bench["kernels"] == ["gemm/hopper/step3", one.name]
+    # of a range, what there is
+    assert call("bench", "gemm", "--arch", "hopper", "--steps", "3-99")[0] == 0
+    assert fake_bench["kernels"] == [s.name for s in gemm.steps("hopper") if s.number >= 3]
+    options = ["--together", "--no-tuning", "--timing", "graph", "--jobs", "3"]
+    assert call("bench", "gemm", "--arch", "hopper", "--steps", "3", *options)[0] == 0
+    assert (fake_bench["together"], fake_bench["tune"]) == (True, False)
+    assert (fake_bench["timing"], fake_bench["processes"]) == ("graph", 3)
+
+
+def test_bench_says_how_far_it_is_and_loses_nothing_to_one_failure(call, fake_bench, tmp_path):
+    fake_bench["fails"] = ["gemm/hopper/step2"]
+    path = tmp_path / "gemm.json"
+    arguments = ["bench", "gemm", "--arch", "hopper", "--steps", "1-3", "-o", path]
+    status, out, err = call(*arguments)
+    assert status == 1
+    assert "[2/3] gemm/hopper/step2 4096,4096,4096 float16" in err
+    assert "× cuBLAS" in out
+    assert "1 ms (1-1), 1 TFLOP/s, x cuBLAS 2.000" in err
+    assert "not measured: gemm/hopper/step2 4096,4096,4096 float16: MeasurementError: wrong" in err
+    assert [row["kernel"][-1] for row in benchmarking.load(path).rows] == ["1", "3"]
+    status, out, err = call(*arguments, "--json")
+    assert status == 1
+    assert json.loads(out)["failures"][0]["error"] == "MeasurementError: wrong"
+
+
+def test_an_interrupted_bench_keeps_its_rows(call, fake_bench, tmp_path):
+    fake_bench["interrupt"] = 1
+    path = tmp_path / "gemm.json"
+    assert call("bench", "gemm", "--arch", "hopper", "--steps", "1-3", "-o", path)[0] == 130
+    assert [row["kernel"][-1] for row in benchmarking.load(path).rows] == ["1", "2"]
+
+
+def test_bench_merges_into_a_file(call, fake_bench, tmp_path, monkeypatch, h200):
+    path = tmp_path / "gemm.json"
+    arguments = ["bench", "gemm", "--arch", "hopper", "--merge", "-o", path, "--json"]
+    assert call(*arguments, "--steps", "1-2")[0] == 0  # there is none yet
+    fake_bench["date"] = "2026-02-02T00:00:00Z"
+    status, out, _ = call(*arguments, "--steps", "2-3")
+    assert status == 0
+    rows = json.loads(out)["rows"]
+    assert [(row["kernel"][-1], row["run"][:10]) for row in rows] == [
+        ("1", "2026-01-01"), ("2", "2026-02-02"), ("3", "2026-02-02"),
+    ]  # fmt: skip
+    assert benchmarking.load(path).to_dict() == json.loads(out)
+    h100 = device.Device(**{**h200.__dict__, "name": "NVIDIA H100"})
+    monkeypatch.setattr(device, "current", lambda: h100)
+    status, out, _ = call(*arguments, "--steps", "1")
+    assert status == 2
+    assert "holds figures of NVIDIA H200, and this is NVIDIA H100" in json.loads(out)["error"]
+    assert len(benchmarking.load(path).rows) == 3
+    assert call(*arguments[:-3], "--steps", "1")[0] == 2  # --merge without a file
+    path.write_text("[]")
+    status, out, _ = call(*arguments, "--steps", "1")
+    assert status == 2
+    assert "needs provenance and rows" in json.loads(out)["error"]
 
 
 def test_bench_refuses_a_folder_as_its_result_file(call, tmp_path):

@@ -162,6 +162,12 @@ def test_tensors_are_compared_alike(dtype):
     right = v.compare_gemm_tensors(*(stack([x]) for x in (*sets[0], outs[0])))
     assert right.ok
     assert right.max_error == pytest.approx(v.compare_gemm(*sets[0], outs[0]).max_error)
+    # one reference serves several outputs, and leaves its inputs as they are
+    A, B = (stack([x]) for x in sets[0])
+    reference = v.GemmReference(A, B)
+    assert not reference.compare(stack([outs[1]])).ok
+    assert reference.compare(stack([outs[0]])) == right
+    assert bool((A == stack([sets[0][0]])).all())
 
 
 def test_inputs_follow_their_seed_and_differ():

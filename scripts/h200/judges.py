@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.modules["tests"] = types.ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
-from mlsys_gpu import benchmarking, device, launch  # noqa: E402
+from mlsys_gpu import benchmarking, device, launch, measuring  # noqa: E402
 from mlsys_gpu.device import Device  # noqa: E402
 from tests.sim.judged import JUDGES, Judge, judge  # noqa: E402
 
@@ -115,7 +115,7 @@ class Sets:
         self.outputs = case.outputs
         first = [torch.from_numpy(array) for array in case.arrays(seed=seed)]
         self.bytes_per_set = sum(t.nbytes for t in first)
-        self.count = benchmarking.input_sets(self.bytes_per_set, l2_bytes)
+        self.count = measuring.input_sets(self.bytes_per_set, l2_bytes)
         rows = [self._copies(tensor) for tensor in first]
         self.fresh = [tensor.cuda() for tensor in first[-self.outputs :]]
         self.sets = [list(tensors) for tensors in zip(*rows, strict=True)]
@@ -155,14 +155,14 @@ def measure_one(case: Judge, made: dict[str, Any], gpu: Device, seconds: float) 
     run = launch.compile_for_gpu(case.build())
     error = sets.error(case, run)
     if not error <= 1:
-        raise benchmarking.MeasurementError(f"{case.id}: outputs are {error:.3g} of their bound")
-    timer = benchmarking._Timer(sets, run, gpu.clock_khz)  # pyright: ignore[reportArgumentType]
-    benchmarking._take_samples([timer], seconds)
-    state = benchmarking._under_load(timer, 0.2)
-    figures = benchmarking._figures(timer.samples, case.flop or 0)
+        raise measuring.MeasurementError(f"{case.id}: outputs are {error:.3g} of their bound")
+    timer = measuring.Timer(sets, run, gpu.clock_khz)  # pyright: ignore[reportArgumentType]
+    measuring.take_samples([timer], seconds)
+    state = measuring.under_load(timer, 0.2)
+    figures = measuring.figures(timer.samples, case.flop or 0)
     tflops = figures.pop("tflops")
     if gpu.peak_tflops is not None and tflops > gpu.peak_tflops:
-        raise benchmarking.MeasurementError(f"{case.id}: {tflops:.0f} TFLOP/s cannot be")
+        raise measuring.MeasurementError(f"{case.id}: {tflops:.0f} TFLOP/s cannot be")
     return {
         "kernel": case.name,
         **case.shape,

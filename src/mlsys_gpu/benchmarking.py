@@ -1,20 +1,25 @@
-"""Measuring GEMM kernels on a GPU, next to cuBLAS and a plain Triton kernel.
+"""Measuring GEMM kernels on a GPU, next to cuBLAS and Triton.
 
-How a row comes about:
+How a row comes about (module :mod:`mlsys_gpu.measuring`):
 
 * The outputs are checked against float64 first, on the tensors that are timed, poisoned before.
 * Inputs are standard normal. There are as many sets of (A, B, D) as it takes to exceed twice the
   L2 cache, and every launch takes the next set, so that L2 serves no input.
+* Triton's kernels are tuned: on the same tensors, each configuration of a small set is timed, and
+  the fastest one measured. The row names it.
 * A sample is some launches back to back between two CUDA events, about 5 ms of them. A kernel that
   only waits holds the GPU back until all of them are queued, so that the time is the GPU's and not
-  the host's; a sample for which that failed is thrown away.
+  the host's; a sample for which that failed is thrown away. Where a launch takes less than 50 µs,
+  the launches are captured once as a CUDA graph, and a sample replays it; this goes for all
+  contenders of a row alike, and the row says which it was (``"timing"``).
 * Ours, cuBLAS and Triton take samples in turn, in the same process, after a warm-up that brings the
   clocks to where they stay. The row holds the median, the 20th and the 80th percentile.
 * A result faster than the tensor cores allow is refused.
 
 A file of results holds rows and where they come from: GPU, driver, libraries, command, date, and
-the SHA-256 of every kernel source. :func:`load` reads it back, :func:`is_stale` says whether the
-kernel has changed since.
+the SHA-256 of every kernel source. A file may hold the rows of several runs: each row says which
+one is its own, and the provenance holds them all. :func:`load` reads a file back, :func:`is_stale`
+says whether the kernel has changed since.
 """
 
 from __future__ import annotations
@@ -23,72 +28,55 @@ import contextlib
 import datetime
 import hashlib
 import html
-import importlib
 import importlib.metadata
 import json
-import math
+import os
 import platform
 import shlex
-import statistics
-import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlsys_gpu import device, launch, verification
+from mlsys_gpu import device, launch
 from mlsys_gpu.device import Device, NeedsGpu
+from mlsys_gpu.kernels.baselines import TITLES
+from mlsys_gpu.measuring import (
+    BASELINES,
+    TIMINGS,
+    Bench,
+    Case,
+    Options,
+    compile_ahead,
+    nvidia_smi,
+)
+from mlsys_gpu.measuring import (
+    MeasurementError as MeasurementError,
+)
 
 if TYPE_CHECKING:
     from mlsys_gpu.kernels.gemm import Step
 
-SAMPLE_MS = 5.0
-"""How long one sample should take, in milliseconds."""
-WARM_UP_SECONDS = 0.5
-MOST_SAMPLES, FEWEST_SAMPLES = 200, 5
-MOST_LAUNCHES = 400
-"""Launches of one sample: fewer than the driver queues before it makes the host wait."""
-
 METHOD = (
     "outputs checked against float64 on the tensors that are timed; every launch takes the next "
-    "of the input sets, which together exceed twice the L2 cache; samples of back-to-back "
-    "launches between CUDA events, queued before the GPU starts on them; the kernel and its "
-    "baselines take samples in turn in one process; median, 20th and 80th percentile of samples"
+    "of the input sets, which together exceed twice the L2 cache; Triton's configuration chosen by "
+    "timing a set of them on the same tensors; samples of back-to-back launches between CUDA "
+    "events, queued before the GPU starts on them, or replays of a graph of such launches where "
+    "one takes less than 50 us; the kernel and its baselines take samples in turn in one process; "
+    "median, 20th and 80th percentile of samples"
 )
 INPUTS = "standard normal, A and B independent"
-
-
-class MeasurementError(RuntimeError):
-    """A measurement that must not be reported: wrong outputs, or faster than the chip allows."""
 
 
 # ------------------------------------------------------------------------------------ what is run
 
 
-@dataclass(frozen=True)
-class _Case:
-    """One kernel at one shape."""
-
-    name: str
-    arch: str
-    M: int
-    N: int
-    K: int
-    dtype: str
-    func: Any = field(repr=False)
-    source: str  # path for the reader, or the kernel's name where it has no file
-    source_sha256: str
-
-    @property
-    def flop(self) -> int:
-        return 2 * self.M * self.N * self.K
-
-
 def source_sha256(kernel: str) -> str | None:
     """SHA-256 of the source file of a kernel such as ``"gemm/hopper/step3"``; None if unknown."""
-    found = _step_of_name(kernel)
+    found = step_of_name(kernel)
     return None if found is None else _sha256(found.source_path)
 
 
@@ -96,7 +84,8 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _step_of_name(kernel: str) -> Step | None:
+def step_of_name(kernel: str) -> Step | None:
+    """The step or variant that results call so; None for a name that is none of theirs."""
     from mlsys_gpu.kernels import gemm
 
     return next((s for arch in gemm.ARCHS for s in gemm.everything(arch) if s.name == kernel), None)
@@ -110,22 +99,23 @@ def _step_of_symbol(symbol: str) -> Step | None:
     )
 
 
-def _case_of_step(step: Step, shape: tuple[int, int, int], dtype: str) -> _Case:
+def _case_of_step(step: Step, shape: tuple[int, int, int], dtype: str) -> Case:
+    step.check_shape(*shape, dtype)
     M, N, K = shape
-    return _Case(
+    return Case(
         name=step.name,
         arch=device.ARCHITECTURES[step.arch],
         M=M,
         N=N,
         K=K,
         dtype=dtype,
-        func=step.build(M, N, K, dtype),
+        build=partial(step.build, M, N, K, dtype),
         source=step.source_path.name,
         source_sha256=_sha256(step.source_path),
     )
 
 
-def _case_of_kernel(kernel: Any) -> _Case:
+def _case_of_kernel(kernel: Any) -> Case:
     """A PrimFunc that was built already: its parameters say the shape."""
     from mlsys_gpu.lowering import arch_of, content_key, parameters
 
@@ -142,41 +132,47 @@ def _case_of_kernel(kernel: Any) -> _Case:
     arch = arch_of(kernel)
     symbol = str(kernel.attrs["global_symbol"])
     step = _step_of_symbol(symbol)
-    return _Case(
+    return Case(
         name=step.name if step else symbol,
         arch=arch,
         M=M,
         N=N,
         K=K,
         dtype=params[-1].dtype,
-        func=kernel,
+        build=lambda: kernel,
         source=step.source_path.name if step else symbol,
         source_sha256=_sha256(step.source_path) if step else content_key(kernel, arch),
     )
 
 
 def cases(
-    kernels: Any, shapes: Sequence[tuple[int, int, int]] | None, dtype: str | None
-) -> list[_Case]:
-    """Every kernel at every shape that it takes.
+    kernels: Any,
+    shapes: Sequence[tuple[int, int, int]] | None,
+    dtype: str | Sequence[str] | None,
+) -> list[Case]:
+    """Every kernel at every shape that it takes, in every dtype; shape by shape.
 
     A step that takes none of ``shapes`` (Steps 1 and 2 compute one tile) is measured at its own.
     """
     several = kernels if isinstance(kernels, Sequence) else [kernels]
-    found: list[_Case] = []
+    dtypes = [dtype] if dtype is None or isinstance(dtype, str) else list(dtype)
+    found: list[Case] = []
     for kernel in several:
         if not hasattr(kernel, "build"):
-            if shapes is not None or dtype not in (None, _case_of_kernel(kernel).dtype):
+            case = _case_of_kernel(kernel)
+            if shapes is not None or dtypes not in ([None], [case.dtype]):
                 raise ValueError(
                     "a built kernel has its shape and dtype: leave shapes and dtype out"
                 )
-            found.append(_case_of_kernel(kernel))
+            found.append(case)
             continue
         wanted = list(shapes) if shapes is not None else [kernel.default_shape]
         taken = [shape for shape in wanted if _takes(kernel, shape)]
         for shape in taken or [kernel.default_shape]:
-            found.append(_case_of_step(kernel, shape, dtype or "float16"))
-    return found
+            found += [_case_of_step(kernel, shape, one or "float16") for one in dtypes]
+    # Kernels that compute the same stand beside each other: what was made for one serves the next.
+    order = {problem: i for i, problem in enumerate(dict.fromkeys(c.problem for c in found))}
+    return sorted(found, key=lambda case: order[case.problem])
 
 
 def _takes(step: Step, shape: tuple[int, int, int]) -> bool:
@@ -192,33 +188,80 @@ def _takes(step: Step, shape: tuple[int, int, int]) -> bool:
 
 @dataclass
 class Benchmark:
-    """Measured rows and where they come from; draws itself as a table in a notebook."""
+    """Measured rows and where they come from; draws itself as a table in a notebook.
+
+    Attributes:
+        rows: one for each kernel, shape and dtype.
+        provenance: of the run; where rows of several runs are together, of the latest, and
+            ``runs`` in it holds each by the name that rows call it by (``"run"``).
+        failures: ``{"kernel", "M", "N", "K", "dtype", "error"}`` of what could not be measured; not
+            part of a result file.
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """``{"provenance": {…}, "rows": […]}``, as result files hold it."""
         return {"provenance": self.provenance, "rows": self.rows}
 
-    def add(self, other: Benchmark) -> None:
-        """Append the rows of another measurement on the same machine."""
-        self.rows += other.rows
-        sources = self.provenance.get("sources", {}) | other.provenance.get("sources", {})
-        self.provenance = other.provenance | {"sources": sources}
+    def merged(self, newer: Benchmark) -> Benchmark:
+        """These rows and those of a newer run, which replace the ones of the same measurement.
+
+        Each row keeps the provenance of its own run.
+        """
+        runs, rows = self._runs()
+        new_runs, new_rows = newer._runs()
+        for name in new_runs.keys() & runs.keys():
+            if runs[name] != new_runs[name]:  # begun in the same second
+                spare = next(f"{name}-{n}" for n in range(2, 1000) if f"{name}-{n}" not in runs)
+                new_runs[spare] = new_runs.pop(name)
+                new_rows = [r | {"run": spare} if r["run"] == name else r for r in new_rows]
+        latest = {_measurement(row): row for row in rows}
+        # In the order of the older file, which is the reader's; what is new comes behind.
+        latest |= {_measurement(row): row for row in new_rows}
+        kept = list(latest.values())
+        every = {
+            name: run
+            for name, run in (runs | new_runs).items()
+            if any(row["run"] == name for row in kept)
+        }
+        failures = newer.failures
+        if len(every) <= 1:
+            kept = [{k: v for k, v in row.items() if k != "run"} for row in kept]
+            return Benchmark(kept, next(iter(every.values()), newer.provenance), failures)
+        last = max(every.values(), key=lambda run: str(run.get("date", "")))
+        sources = {row["kernel"]: row["source_sha256"] for row in kept}
+        return Benchmark(kept, last | {"sources": sources, "runs": every}, failures)
+
+    def _runs(self) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+        """Runs by name, and rows that name theirs."""
+        if "runs" in self.provenance:
+            return dict(self.provenance["runs"]), self.rows
+        name = str(self.provenance.get("date", "run"))
+        return {name: self.provenance}, [row | {"run": name} for row in self.rows]
 
     def save(self, path: str | Path) -> Path:
-        """Write a result file, and its folder where that is missing."""
+        """Write a result file, and its folder where that is missing; all of it or nothing."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        with contextlib.suppress(OSError):  # a temporary file is its owner's alone
+            os.chmod(file.name, path.stat().st_mode if path.exists() else 0o644)
+        os.replace(file.name, path)
         return path
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Header and cells for a reader; times in milliseconds."""
-        names = sorted({name for row in self.rows for name in row["baseline"]})
+        found = {name for row in self.rows for name in row["baseline"]}
+        names = sorted(found, key=lambda name: [*TITLES, name].index(name))
         header = ["kernel", "M × N × K", "dtype", "ms (p20–p80)", "TFLOP/s", "per SM"]
-        header += [f"× {_BASELINE_TITLES.get(name, name)}" for name in names]
+        header += [f"× {TITLES.get(name, name)}" for name in names]
         cells = []
         for row in self.rows:
             line = [
@@ -264,7 +307,26 @@ class Benchmark:
         )
 
 
-_BASELINE_TITLES = {"cublas": "cuBLAS", "triton": "Triton"}
+def _measurement(row: dict[str, Any]) -> str:
+    """What a row is a measurement of: kernel, shape, dtype."""
+    keys = ("kernel", "M", "N", "K", "batch", "heads", "kv_heads", "seqlen", "head_dim", "causal")
+    return json.dumps([row.get(key) for key in (*keys, "dtype")])
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row in a line for logs: time and spread, rates, ratios to the baselines, how it ran."""
+    scale, unit = (1e3, "us") if row["ms"] < 0.1 else (1.0, "ms")
+    ratios = ", ".join(
+        f"x {TITLES.get(name, name)} {other['ms'] / row['ms']:.3f}"
+        for name, other in row["baseline"].items()
+    )
+    return (
+        f"{row['kernel']} {row['M']},{row['N']},{row['K']} {row['dtype']}: "
+        f"{row['ms'] * scale:.4g} {unit} ({row['ms_p20'] * scale:.4g}-{row['ms_p80'] * scale:.4g})"
+        f", {row['tflops']:.4g} TFLOP/s{', ' + ratios if ratios else ''}; {row.get('samples')} "
+        f"samples of {row.get('launches_per_sample')} ({row.get('timing')}), "
+        f"{row.get('sm_clock_mhz')} MHz, {row.get('power_w')} W"
+    )
 
 
 @dataclass(frozen=True)
@@ -338,13 +400,19 @@ def silicon(arch: str) -> list[str]:
 def benchmark(
     kernels: Any,
     shapes: Sequence[tuple[int, int, int]] | None = None,
-    dtype: str | None = None,
+    dtype: str | Sequence[str] | None = None,
     *,
-    baselines: Sequence[str] = ("cublas", "triton"),
+    baselines: Sequence[str] = tuple(BASELINES),
+    timing: str = "auto",
+    tune: bool = True,
+    together: bool = False,
     seconds: float = 2.0,
     seed: int = 0,
     command: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    processes: int = 1,
+    keep_going: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+    after: Callable[[Benchmark], None] | None = None,
 ) -> Benchmark | Unavailable:
     """Measure GEMM kernels on this machine's GPU.
 
@@ -353,12 +421,21 @@ def benchmark(
             one, or several of either.
         shapes: ``(M, N, K)`` of each measurement, for steps; a step that takes none of them, and
             every step where it is left out, is measured at its own shape.
-        dtype: ``"float16"`` or ``"bfloat16"``, for steps.
-        baselines: of ``"cublas"`` and ``"triton"``, measured in turn with the kernel.
+        dtype: ``"float16"`` or ``"bfloat16"``, or both, for steps.
+        baselines: of ``"cublas"``, ``"triton"`` and ``"triton_persistent"``, measured in turn with
+            the kernel.
+        timing: ``"graph"`` replays a CUDA graph of launches, ``"stream"`` queues them one by one;
+            ``"auto"`` takes graphs where a launch takes less than 50 µs.
+        tune: choose Triton's configurations by measuring; else those that they have unasked.
+        together: all kernels of a shape and dtype take samples in turn, with one set of baselines.
         seconds: how long to take samples for one row; five samples are taken in any case.
         seed: seed of the inputs.
         command: what provenance names as the command; by default this process's.
-        progress: called with one line before each measurement.
+        processes: how many processes may compile kernels before they are measured.
+        keep_going: note what cannot be measured in ``failures`` and go on with the next.
+        progress: called before each measurement with its number from 0 on, how many there are, and
+            what it is.
+        after: called with all rows so far after each measurement.
 
     Returns:
         The rows. In a notebook on a machine without the GPU that is needed: an
@@ -367,11 +444,13 @@ def benchmark(
     Raises:
         NeedsGpu: outside a notebook, there is no GPU of the kernels' architecture.
         MeasurementError: outputs are wrong, or the time is less than the chip allows.
-        ValueError: a shape or dtype that a kernel cannot take.
+        ValueError: a shape or dtype that a kernel cannot take, or an option that there is not.
     """
-    unknown = set(baselines) - set(_BASELINES)
+    unknown = set(baselines) - set(BASELINES)
     if unknown:
-        raise ValueError(f"baselines are {', '.join(_BASELINES)}, got {sorted(unknown)[0]!r}")
+        raise ValueError(f"baselines are {', '.join(BASELINES)}, got {sorted(unknown)[0]!r}")
+    if timing not in TIMINGS:
+        raise ValueError(f"timing is {', '.join(TIMINGS)}, got {timing!r}")
     wanted = cases(kernels, shapes, dtype)
     try:
         gpu = _gpu_for(wanted)
@@ -382,14 +461,39 @@ def benchmark(
     sources = {case.name: case.source_sha256 for case in wanted}
     result = Benchmark(provenance=provenance(gpu, sources, command))
     result.provenance |= {"method": METHOD, "inputs": INPUTS}
-    for case in wanted:
+    compile_ahead(wanted, processes)
+    bench = Bench(gpu, Options(tuple(baselines), timing, tune, seconds, seed))
+    groups = _groups(wanted, together)
+    for number, group in enumerate(groups):
         if progress is not None:
-            progress(f"{case.name} {case.M},{case.N},{case.K} {case.dtype}")
-        result.rows.append(_measure(case, gpu, tuple(baselines), seconds, seed))
+            names = ", ".join(case.name for case in group)
+            progress(number, len(groups), f"{names} {group[0].label.partition(' ')[2]}")
+        for case, row in bench.measure(group):
+            if isinstance(row, dict):
+                result.rows.append(row)
+            elif keep_going:
+                shape = {"M": case.M, "N": case.N, "K": case.K, "dtype": case.dtype}
+                words = f"{type(row).__name__}: {' '.join(str(row).split())}"
+                result.failures.append({"kernel": case.name, **shape, "error": words})
+            else:
+                raise row
+        if after is not None:
+            after(result)
     return result
 
 
-def _gpu_for(wanted: list[_Case]) -> Device:
+def _groups(wanted: list[Case], together: bool) -> list[list[Case]]:
+    """Cases that are measured in turn with each other."""
+    groups: list[list[Case]] = []
+    for case in wanted:
+        if together and groups and groups[-1][0].problem == case.problem:
+            groups[-1].append(case)
+        else:
+            groups.append([case])
+    return groups
+
+
+def _gpu_for(wanted: list[Case]) -> Device:
     arches = sorted({case.arch for case in wanted})
     if len(arches) != 1:
         raise ValueError(f"kernels for one architecture at a time, got {', '.join(arches)}")
@@ -402,244 +506,6 @@ def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return hasattr(shell, "kernel")
-
-
-def input_sets(bytes_per_set: int, l2_bytes: int) -> int:
-    """How many sets of tensors exceed twice the L2 cache; two at least."""
-    return max(2, 2 * l2_bytes // bytes_per_set + 1)
-
-
-# baseline -> the module that offers it as gemm(A, B, D)
-_BASELINES = {
-    "cublas": "mlsys_gpu.kernels.baselines.cublas",
-    "triton": "mlsys_gpu.kernels.baselines.triton_gemm",
-}
-
-
-class _Rotation:
-    """The sets of tensors that launches go through, in one cycle for all contenders."""
-
-    def __init__(self, case: _Case, l2_bytes: int, seed: int, place: str = "cuda"):
-        import torch
-
-        M, N, K = case.M, case.N, case.K
-        dtype = getattr(torch, case.dtype)
-        self.bytes_per_set = (M * K + N * K + M * N) * dtype.itemsize
-        self.count = input_sets(self.bytes_per_set, l2_bytes)
-        generator = torch.Generator(place).manual_seed(seed)
-
-        def normal(rows: int) -> Any:
-            shape = (self.count, rows, K)
-            return torch.randn(shape, generator=generator, device=place).to(dtype)
-
-        self.A, self.B = normal(M), normal(N)
-        self.D = torch.empty((self.count, M, N), dtype=dtype, device=place)
-        self.sets = list(zip(self.A.unbind(), self.B.unbind(), self.D.unbind(), strict=True))
-        self._next = 0
-
-    def launch(self, contender: Callable[..., None], times: int) -> None:
-        for _ in range(times):
-            contender(*self.sets[self._next])
-            self._next = (self._next + 1) % self.count
-
-    def verify(self, contender: Callable[..., None]) -> verification.Comparison:
-        """Poison all outputs, launch once on every set, and compare with float64."""
-        self.D.fill_(math.nan)
-        for tensors in self.sets:
-            contender(*tensors)
-        # at most 2**26 elements of D at a time: float64 copies take eight bytes for each
-        step = max(1, 2**26 // self.D[0].numel())
-        verdicts = [
-            verification.compare_gemm_tensors(
-                self.A[i : i + step], self.B[i : i + step], self.D[i : i + step]
-            )
-            for i in range(0, self.count, step)
-        ]
-        return max(verdicts, key=lambda verdict: (verdict.wrong > 0, verdict.max_error))
-
-
-class _Timer:
-    """Takes samples of a contender: launches between two events, queued before they start."""
-
-    def __init__(self, rotation: _Rotation, contender: Callable[..., None], clock_khz: int):
-        self.rotation, self.contender = rotation, contender
-        # cycles that hold the GPU for about the time that queueing takes the host
-        self._cycles_per_second = clock_khz * 1e3 or 2e9
-        self._hold_seconds = 1e-3
-        self.launches = 1
-        self.samples: list[float] = []
-        self._pending: list[tuple[Any, Any]] = []
-        self.launches = self._launches_for(SAMPLE_MS)
-
-    def _launches_for(self, milliseconds: float) -> int:
-        for _ in range(8):  # the first ones load modules, and the hold grows to what is needed
-            self.queue()
-            if len(self._pending) == 3:
-                break
-        estimate = statistics.median(self.collect() or [milliseconds])
-        return min(MOST_LAUNCHES, max(1, math.ceil(milliseconds / max(estimate, 1e-4))))
-
-    def queue(self) -> None:
-        """Queue one sample; it is read by :meth:`collect`."""
-        import torch
-
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        began = time.perf_counter()
-        torch.cuda._sleep(int(self._hold_seconds * self._cycles_per_second))
-        start.record()
-        self.rotation.launch(self.contender, self.launches)
-        end.record()
-        spent = time.perf_counter() - began
-        if start.query():  # the GPU got there before the host was done: the host was timed
-            self._hold_seconds = max(2 * self._hold_seconds, 2 * spent)
-        else:
-            self._pending.append((start, end))
-
-    def collect(self) -> list[float]:
-        """Wait for queued samples; milliseconds of one launch in each."""
-        import torch
-
-        torch.cuda.synchronize()
-        taken = [start.elapsed_time(end) / self.launches for start, end in self._pending]
-        self._pending.clear()
-        return taken
-
-
-def _measure(
-    case: _Case, gpu: Device, baselines: tuple[str, ...], seconds: float, seed: int
-) -> dict[str, Any]:
-    """One row. Torch's current device is ``gpu``."""
-    from mlsys_gpu.kernels.baselines import cublas
-    from mlsys_gpu.lowering import lower
-
-    rotation = _Rotation(case, gpu.l2_bytes, seed)
-    contenders: dict[str, Callable[..., None]] = {"": launch.compile_for_gpu(case.func)}
-    for name in baselines:
-        with contextlib.suppress(ImportError):  # provenance says that it is not installed
-            contenders[name] = importlib.import_module(_BASELINES[name]).gemm
-    with cublas.fp32_reductions():
-        verdicts = {name: rotation.verify(run) for name, run in contenders.items()}
-        if not verdicts[""].ok:
-            raise MeasurementError(
-                f"{case.name} at {case.M},{case.N},{case.K} {case.dtype} is not measured, its "
-                f"output is {verdicts['']}"
-            )
-        timers = {name: _Timer(rotation, run, gpu.clock_khz) for name, run in contenders.items()}
-        _take_samples(list(timers.values()), seconds)
-        state = _under_load(timers[""])
-    figures = {name: _figures(timer.samples, case.flop) for name, timer in timers.items()}
-    for name, verdict in verdicts.items():
-        figures[name]["max_error"] = round(verdict.max_error, 4)
-    own = figures.pop("")
-    _refuse_impossible(case, own["tflops"], gpu)
-    sms = min(lower(case.func).launch.ctas, gpu.multiprocessors)
-    return {
-        "kernel": case.name,
-        "M": case.M,
-        "N": case.N,
-        "K": case.K,
-        "dtype": case.dtype,
-        **own,
-        "tflops_per_sm": own["tflops"] / sms,
-        "sms": sms,
-        "baseline": figures,
-        "samples": len(timers[""].samples),
-        "launches_per_sample": timers[""].launches,
-        "input_sets": rotation.count,
-        "working_set_bytes": rotation.count * rotation.bytes_per_set,
-        **state,
-        "source_sha256": case.source_sha256,
-    }
-
-
-def _take_samples(timers: list[_Timer], seconds: float) -> None:
-    """Warm up, then let the contenders take samples in turn until the time is over."""
-    began = time.perf_counter()
-    while time.perf_counter() - began < WARM_UP_SECONDS:
-        for timer in timers:
-            timer.queue()
-        for timer in timers:
-            timer.collect()
-    began = time.perf_counter()
-    for turn in range(2 * MOST_SAMPLES):  # twice: a sample may be thrown away
-        first = turn % len(timers)
-        order = timers[first:] + timers[:first]
-        for timer in order:
-            timer.queue()
-        for timer in order:
-            timer.samples += timer.collect()
-        fewest = min(len(timer.samples) for timer in timers)
-        over = time.perf_counter() - began >= seconds
-        if fewest >= MOST_SAMPLES or (over and fewest >= FEWEST_SAMPLES):
-            return
-    if min(len(timer.samples) for timer in timers) < FEWEST_SAMPLES:
-        raise MeasurementError("the host queues launches too slowly to measure them back to back")
-
-
-def _figures(samples: list[float], flop: int) -> dict[str, float]:
-    """Median and spread, from milliseconds of one launch in each sample."""
-    twentieths = statistics.quantiles(samples, n=20, method="inclusive")
-    median = statistics.median(samples)
-    return {
-        "ms": median,
-        "ms_p20": twentieths[3],
-        "ms_p80": twentieths[15],
-        "tflops": flop / median / 1e9,
-    }
-
-
-def _refuse_impossible(case: _Case, tflops: float, gpu: Device) -> None:
-    peak = gpu.peak_tflops
-    if peak is not None and tflops > peak:
-        raise MeasurementError(
-            f"{case.name}: {tflops:.0f} TFLOP/s is more than {gpu.name}'s tensor cores can do "
-            f"({peak:.0f}): something is not measured that should be"
-        )
-
-
-def _under_load(timer: _Timer, seconds: float = 0.4) -> dict[str, float | None]:
-    """SM clock and power while the kernel runs back to back."""
-    import torch
-
-    began = time.perf_counter()
-    timer.queue()
-    torch.cuda.synchronize()
-    one = max(time.perf_counter() - began, 1e-4)
-    for _ in range(min(200, math.ceil(seconds / one))):
-        timer.queue()
-    answer = _nvidia_smi("clocks.sm,power.draw")
-    timer.collect()
-    clock, power = answer if answer is not None and len(answer) == 2 else (None, None)
-    return {"sm_clock_mhz": _number(clock), "power_w": _number(power)}
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text is not None else None
-    except ValueError:  # "[N/A]"
-        return None
-
-
-def _nvidia_smi(query: str) -> list[str] | None:
-    """What ``nvidia-smi`` says about torch's current GPU; None where it says nothing.
-
-    Without torch, or before it was imported, that is the first GPU.
-    """
-    torch, uuid = sys.modules.get("torch"), None
-    if torch is not None and torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        uuid = getattr(properties, "uuid", None)
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
-    if uuid is not None:
-        command.append(f"--id=GPU-{uuid}")
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.strip().splitlines()
-    return (
-        [part.strip() for part in lines[0].split(",")] if done.returncode == 0 and lines else None
-    )
 
 
 # ------------------------------------------------------------------------------------- provenance
@@ -691,7 +557,7 @@ def provenance(gpu: Device, sources: dict[str, str], command: str | None = None)
         sources: SHA-256 of each kernel's source, by the kernel's name.
         command: how they were made; by default this process's command line.
     """
-    answer = _nvidia_smi("driver_version")
+    answer = nvidia_smi("driver_version")
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     return {
         "gpu": gpu.to_dict(),

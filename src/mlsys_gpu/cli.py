@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from mlsys_gpu import release
-from mlsys_gpu.device import ARCHITECTURES, NeedsGpu
+from mlsys_gpu.device import ARCHITECTURES, Device, NeedsGpu
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -701,7 +701,11 @@ def bench(
     kernel: Kernel,
     steps: Annotated[
         str | None,
-        typer.Option("--steps", metavar="1-9", help="Steps: 1-3, or 1,3. All if left out."),
+        typer.Option(
+            "--steps",
+            metavar="1-9",
+            help="Steps and variants: 1-3, or 3-9,dynamic,tuned. All if left out.",
+        ),
     ] = None,
     shapes: Annotated[
         list[str] | None,
@@ -719,47 +723,190 @@ def bench(
     seconds: Annotated[
         str, typer.Option("--seconds", metavar="T", help="Time for the samples of a row.")
     ] = "2",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Result file (JSON).")
+    baselines: Annotated[
+        str,
+        typer.Option(
+            "--baselines",
+            metavar="B",
+            help="What to compare with: cublas,triton,triton_persistent, or none.",
+        ),
+    ] = "cublas,triton,triton_persistent",
+    no_tuning: Annotated[
+        bool,
+        typer.Option("--no-tuning", help="Take Triton's configurations as they are."),
+    ] = False,
+    timing: Annotated[
+        str,
+        typer.Option(
+            "--timing",
+            metavar="auto|graph|stream",
+            help="Time replays of a CUDA graph, or launches; auto takes graphs for small sizes.",
+        ),
+    ] = "auto",
+    together: Annotated[
+        bool,
+        typer.Option("--together", help="All kernels of a shape and dtype take samples in turn."),
+    ] = False,
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            "--jobs", metavar="N", help="Processes that compile ahead; by default one a core."
+        ),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Result file (JSON), written row by row."
+        ),
+    ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Keep the rows of FILE that are not measured again."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Measure kernels on this machine's GPU, next to cuBLAS and Triton."""
     _gemm_only(kernel)
-    dtypes = [_dtype(part) for part in dtype.split(",")]
+    dtypes = list(dict.fromkeys(_dtype(part) for part in dtype.split(",")))
     wanted = _shapes(shapes) if shapes else [(4096, 4096, 4096)]
     if not re.fullmatch(r"\d+(\.\d+)?", seconds) or not 0 < float(seconds) <= 600:
         raise BadUse(f"--seconds must be more than 0 and at most 600, got {seconds!r}.")
     data_seed = _natural("--seed", seed)
-    if output is not None and output.is_dir():
-        raise BadUse(f"--output must name a file, and {output} is a folder.")
+    processes = _natural("--jobs", jobs) if jobs is not None else os.cpu_count() or 1
+    if merge and output is None:
+        raise BadUse("--merge needs --output: the file whose rows are kept.")
     chosen_arch = _arch(arch) or _arch_here() or "blackwell"
-    _ready()
-    from mlsys_gpu import benchmarking
-    from mlsys_gpu.kernels import gemm
+    from mlsys_gpu import benchmarking, device, measuring
 
-    existing = {s.number: s for s in gemm.steps(chosen_arch)}
-    numbers = _numbers(steps, list(existing))
-    ladder = [_said_by_kernels(functools.partial(gemm.step, n, arch=chosen_arch)) for n in numbers]
-    result = benchmarking.Benchmark()
-    for one in dtypes:
-        part = benchmarking.benchmark(
+    _one_of("--timing", timing, measuring.TIMINGS)
+    others = [] if baselines == "none" else baselines.split(",")
+    for name in others:
+        _one_of("--baselines", name, (*measuring.BASELINES, "none"))
+    _ready()
+    ladder = kernels(steps, chosen_arch)
+    before = benchmarking.Benchmark()
+    if output is not None:
+        if merge and output.exists() and not output.is_dir():
+            before = _said_by_kernels(lambda: benchmarking.load(output))
+            _refuse_another_gpu(before, device.current())
+        _refuse_unwritable(output, with_folder=True)
+    shown = _Progress(quiet=as_json)
+
+    def after(result: Any) -> None:
+        shown.after(result)
+        if output is not None and result.rows:
+            _merged(before, result).save(output)
+
+    with shown:
+        result = benchmarking.benchmark(
             ladder,
             wanted,
-            one,
+            dtypes,
+            baselines=others,
+            timing=timing,
+            tune=not no_tuning,
+            together=together,
             seconds=float(seconds),
             seed=data_seed,
-            progress=lambda line: print(line, file=sys.stderr, flush=True),
+            processes=processes,
+            keep_going=True,
+            progress=shown.before,
+            after=after,
         )
-        assert isinstance(part, benchmarking.Benchmark)  # a command is no notebook
-        result.add(part)
-    if output is not None:
-        result.save(output)
+    assert isinstance(result, benchmarking.Benchmark)  # a command is no notebook
     if as_json:
-        _print_json(result.to_dict())
+        failed = {"failures": result.failures} if result.failures else {}
+        _print_json(_merged(before, result).to_dict() | failed)
     else:
         _print_benchmark(result)
-    return RIGHT
+    for failure in result.failures:
+        M, N, K = (failure[k] for k in "MNK")
+        what = f"{failure['kernel']} {M},{N},{K} {failure['dtype']}"
+        print(f"mlsys-gpu: not measured: {what}: {failure['error']}", file=sys.stderr)
+    return WRONG if result.failures else RIGHT
+
+
+def _merged(before: Any, result: Any) -> Any:
+    """The rows of the file, and over them those of this run."""
+    if not before.rows:
+        return result
+    return before.merged(result)
+
+
+def _refuse_another_gpu(before: Any, gpu: Device | None) -> None:
+    """Figures of two kinds of GPU do not stand in one file."""
+    name = before.provenance.get("gpu", {}).get("name")
+    if gpu is not None and before.rows and name != gpu.name:
+        raise BadUse(f"--merge: the file holds figures of {name}, and this is {gpu.name}.")
+
+
+class _Progress:
+    """How far a benchmark is, on standard error: a bar on a terminal, else a line for each step."""
+
+    def __init__(self, quiet: bool):
+        self.quiet = quiet
+        self.rows = self.failures = 0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Progress:
+        if not self.quiet and sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TimeElapsedColumn(),
+                progress.TextColumn("{task.description}", markup=False),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("compiling", total=None)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def before(self, number: int, total: int, label: str) -> None:
+        """A measurement begins."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=number, total=total, description=label)
+        elif not self.quiet:
+            print(f"[{number + 1}/{total}] {label}", file=sys.stderr, flush=True)
+
+    def after(self, result: Any) -> None:
+        """A measurement is over: a line for each of its rows."""
+        from mlsys_gpu.benchmarking import line
+
+        for row in result.rows[self.rows :]:
+            if self._bar is None and not self.quiet:
+                print(f"  {line(row)}", file=sys.stderr, flush=True)
+        for failure in result.failures[self.failures :]:
+            if self._bar is None and not self.quiet:
+                print(f"  not measured: {failure['error']}", file=sys.stderr, flush=True)
+        self.rows, self.failures = len(result.rows), len(result.failures)
+
+
+def kernels(value: str | None, arch: str) -> list[Step]:
+    """Kernels of ``1-3,dynamic,tuned``; all that the architecture has where nothing is said."""
+    from mlsys_gpu.kernels import gemm
+
+    everything = gemm.everything(arch)
+    if value is None:
+        return list(everything)
+    variants = {str(s.variant): s for s in everything if s.variant is not None}
+    parts = [part.strip() for part in value.split(",")]
+    numbers = ",".join(part for part in parts if part not in variants)
+    existing = [s.number for s in gemm.steps(arch)]
+    named = ", ".join(variants)
+    found = [
+        _said_by_kernels(functools.partial(gemm.step, n, arch=arch))
+        for n in (_numbers(numbers, existing, named) if numbers else [])
+    ]
+    return list(dict.fromkeys(found + [variants[part] for part in parts if part in variants]))
 
 
 def _shapes(values: list[str]) -> list[tuple[int, int, int]]:
@@ -769,19 +916,22 @@ def _shapes(values: list[str]) -> list[tuple[int, int, int]]:
     return found
 
 
-def _numbers(value: str | None, existing: list[int]) -> list[int]:
-    """Step numbers of ``1-3``, ``1,3`` or ``2``."""
-    if value is None:
-        return existing
+def _numbers(value: str, existing: list[int], variants: str) -> list[int]:
+    """Step numbers of ``1-3``, ``1,3`` or ``2``; of a range those that there are."""
     found: list[int] = []
     for part in value.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if match is None:
-            raise BadUse(f"--steps takes numbers and ranges such as 1-3 or 1,3, got {value!r}.")
+            raise BadUse(
+                "--steps takes numbers and ranges such as 1-3 or 1,3"
+                + f", got {part!r}"
+                + (f"; the variants are {variants}." if variants else ".")
+            )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise BadUse(f"--steps takes ranges that go up, got {part.strip()!r}.")
-        found += range(first, last + 1) if last - first < 100 else [first, last]
+        inside = [n for n in existing if first <= n <= last]
+        found += inside if inside and last > first else [first, last]
     return list(dict.fromkeys(found))
 
 
@@ -822,12 +972,14 @@ def calibrate(
     return WRONG if result.missing else RIGHT
 
 
-def _refuse_unwritable(path: Path) -> None:
+def _refuse_unwritable(path: Path, with_folder: bool = False) -> None:
     """Refuse a result file that cannot be written, before anything is measured."""
     if path.is_dir():
         raise BadUse(f"--output must name a file, and {path} is a folder.")
-    existed = path.exists()
     try:
+        if with_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
         with path.open("a"):
             pass
         if not existed:

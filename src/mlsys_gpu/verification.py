@@ -197,25 +197,44 @@ def compare_gemm(A: np.ndarray, B: np.ndarray, D: np.ndarray) -> Comparison:
     return _summary(ratio, out, ref)
 
 
-def compare_gemm_tensors(A: Any, B: Any, D: Any) -> Comparison:
-    """The same comparison for torch tensors, in float64 on the device that holds them.
+class GemmReference:
+    """``A @ B.T`` of torch tensors in float64, to compare several outputs with.
 
-    For benchmarks, whose outputs are too large to move. Leading dimensions are sets of inputs,
+    For benchmarks, whose outputs are too large to move: everything stays on the device that holds
+    the tensors, and takes 16 bytes for each element of D. Leading dimensions are sets of inputs,
     compared at once.
+
+    Args:
+        A, B: torch tensors ``[..., M, K]`` and ``[..., N, K]``.
+    """
+
+    def __init__(self, A: Any, B: Any):
+        import torch
+
+        a, b = (x.to(torch.float64, copy=True) for x in (A, B))
+        self._reference = a @ b.mT
+        self._magnitude = a.abs_() @ b.abs_().mT
+        self._K = A.shape[-1]
+
+    def compare(self, D: Any) -> Comparison:
+        """The verdict on D ``[..., M, N]``; its dtype sets the rounding term of the bound."""
+        import torch
+
+        out = D.to(torch.float64)
+        dtype = str(D.dtype).removeprefix("torch.")
+        ratio = _error_over_bound(torch, out, self._reference, self._magnitude, self._K, dtype)
+        if bool((ratio <= 1).all()):
+            return Comparison(float(ratio.max()), ratio.numel(), 0, 0)
+        return _summary(*(x.cpu().numpy() for x in (ratio, out, self._reference)))
+
+
+def compare_gemm_tensors(A: Any, B: Any, D: Any) -> Comparison:
+    """The comparison of :func:`compare_gemm` for torch tensors, in float64 where they are.
 
     Args:
         A, B, D: torch tensors ``[..., M, K]``, ``[..., N, K]`` and ``[..., M, N]``.
     """
-    import torch
-
-    a, b, out = (x.to(torch.float64) for x in (A, B, D))
-    ref = a @ b.mT
-    magnitude = a.abs() @ b.abs().mT
-    dtype = str(D.dtype).removeprefix("torch.")
-    ratio = _error_over_bound(torch, out, ref, magnitude, A.shape[-1], dtype)
-    if bool((ratio <= 1).all()):
-        return Comparison(float(ratio.max()), ratio.numel(), 0, 0)
-    return _summary(*(x.cpu().numpy() for x in (ratio, out, ref)))
+    return GemmReference(A, B).compare(D)
 
 
 @dataclass(frozen=True)

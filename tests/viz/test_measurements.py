@@ -307,8 +307,9 @@ def test_what_was_never_recorded_is_said_so(recorded):
 def test_where_the_gpu_is_the_cell_measures(recorded, monkeypatch):
     asked = []
 
-    def measure(kernels, shapes, dtype, *, seconds):
+    def measure(kernels, shapes, dtype, *, seconds, baselines, tune):
         asked.append((kernels.name, shapes, dtype, seconds))
+        assert (baselines, tune) == (("cublas", "triton"), False)
         return bench(row("step5", 0.21), date="2027-01-02T03:04:05Z")
 
     monkeypatch.setattr(benchmarking, "benchmark", measure)

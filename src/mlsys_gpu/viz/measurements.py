@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlsys_gpu.kernels.baselines import TITLES as BASELINES
+
 from . import figures
 from .figures import Html
 
@@ -34,15 +36,6 @@ KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 #: Where the ladder's figures are: the result file of ``mlsys-gpu bench gemm`` on an H200.
 MEASURED = "h200/gemm"
 CUBE: Shape = (4096, 4096, 4096)
-
-#: How the baselines of a result file are spelled for a reader.
-BASELINES = {
-    "cublas": "cuBLAS",
-    "cudnn": "cuDNN",
-    "triton": "Triton",
-    "triton_persistent": "Triton, persistent",
-    "flash_attention2": "FlashAttention-2",
-}
 
 
 # ------------------------------------------------------------------------------------ result files
@@ -217,6 +210,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     if any("tflops_per_sm" in row for row in rows):
         columns.append(("TFLOP/s per SM", lambda row: _number(row.get("tflops_per_sm"))))
     columns += _ratios(rows)
+    if any(row.get("timing") == "graph" for row in rows):
+        columns.append(("timed as", lambda row: _TIMINGS.get(row.get("timing", ""), "–")))
     if any("differing" in row for row in rows):
         columns += [
             ("elements", lambda row: f"{row['elements']:,}"),
@@ -228,6 +223,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         ]
     return columns
 
+
+_TIMINGS = {"graph": "graph replay", "stream": "launches"}
 
 _STATES = {
     "current": "unchanged since",
@@ -395,7 +392,8 @@ def benchmarked(
     kernels: a step of the ladder (``mg.gemm.step(4, arch="hopper")``) or several. shapes: ``(M, N,
     K)`` of each measurement; if left out, the step's own where it is measured, and every recorded
     one where it is not. seconds: for how long a row takes samples. source: the result file that
-    stands in (``book/results/<source>.json``).
+    stands in (``book/results/<source>.json``). So that the cell is quick, what it measures is
+    compared with cuBLAS and the plain Triton kernel as it is, not tuned.
     The table says where its rows come from, and which are stale. Raises what
     :func:`mlsys_gpu.benchmark` raises for shapes and dtypes that a kernel cannot take, and for
     outputs that are wrong.
@@ -404,7 +402,9 @@ def benchmarked(
     from mlsys_gpu.device import NeedsGpu
 
     try:
-        made = benchmarking.benchmark(kernels, shapes, dtype, seconds=seconds)
+        made = benchmarking.benchmark(
+            kernels, shapes, dtype, seconds=seconds, baselines=("cublas", "triton"), tune=False
+        )
     except NeedsGpu as error:
         made = benchmarking.Unavailable(str(error))
     if isinstance(made, benchmarking.Benchmark):

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mlsys_gpu.kernels.baselines import TITLES as BASELINES
+
 # Stand-in -> CSS variable and the colour it has where no style sheet is loaded.
 _THEME = {
     "#010203": ("--mg-fg", "#1b1f24"),
@@ -118,14 +120,6 @@ def style() -> Any:
 
 _VALUES = {"tflops": "TFLOP/s", "tflops_per_sm": "TFLOP/s per SM"}
 
-#: How the baselines of a result file are spelled for a reader.
-BASELINES = {
-    "cublas": "cuBLAS",
-    "cudnn": "cuDNN",
-    "triton": "Triton",
-    "flash_attention2": "FlashAttention-2",
-}
-
 
 def _step_name(kernel: str) -> str:
     match = re.search(r"step(\d+)$", kernel)
@@ -164,7 +158,8 @@ def ladder(
             label += f"\n{row['M']}×{row['N']}×{row['K']}"
         labels.append(label)
     values = [float(row[value]) for row in listed]
-    colours = {"cublas": WARM, "cudnn": WARM, "triton": VIOLET, "flash_attention2": GOOD}
+    colours = {"cublas": WARM, "cudnn": WARM, "flash_attention2": GOOD}
+    colours |= {"triton": VIOLET, "triton_persistent": GOOD}
     with style():
         height = 0.9 + (0.62 if len(shapes) > 1 else 0.46) * len(listed)
         figure = MplFigure(figsize=(6.2, height))
