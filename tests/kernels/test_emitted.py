@@ -54,8 +54,26 @@ TCGEN05_ALONE = {
     r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,  # empty
     r"mbarrier\.try_wait\.parity": 2,  # full, empty
 }
+TCGEN05_MMA = {
+    r"tcgen05\.mma\.cta_group::1\.kind::f16": 4,
+    r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,  # empty
+}
+PAIR_LOAD = {
+    r"mapa\.u64": 1,  # CTA 0's full
+    r"mbarrier\.arrive\.expect_tx\.shared::cluster\.b64": 1,
+    r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\S*complete_tx::bytes\.cta_group::2": 2,
+}
+PAIR_MMA = {
+    r"tcgen05\.mma\.cta_group::2\.kind::f16": 4,
+    r"tcgen05\.commit\.cta_group::2\S*\.multicast::cluster\.b64": 1,
+}
 TURN = {
-    "blackwell": {1: [COPY | TCGEN05], 4: [TMA_LOAD | TCGEN05_ALONE]},
+    "blackwell": {
+        1: [COPY | TCGEN05],
+        4: [TMA_LOAD | TCGEN05_ALONE],
+        7: [TMA_LOAD, TCGEN05_MMA],
+        8: [PAIR_LOAD, PAIR_MMA],
+    },
     "hopper": {
         1: [COPY | WGMMA],
         4: [TMA_LOAD | WAIT | WGMMA],
@@ -72,6 +90,11 @@ BESIDES = {
         4: {  # mma_bar
             r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,
             r"mbarrier\.try_wait\.parity": 1,
+        },
+        7: {r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1},  # tmem_full
+        8: {
+            r"mapa\.u64": 1,  # CTA 0's tmem_empty
+            r"tcgen05\.commit\.cta_group::2\S*\.multicast::cluster\.b64": 1,  # tmem_full
         },
     },
     "hopper": {1: {}},
@@ -107,6 +130,31 @@ ROLES_PART = {
     r"cp\.async\.bulk\.wait_group\.read +0": 1,
 }
 CLUSTER = {r"barrier\.cluster\.arrive": 2, r"barrier\.cluster\.wait": 2}  # start and end
+ROLES_APART = TMEM_STORE | {
+    r"elect\.sync": 2,  # the thread that loads, and the one that multiplies
+    r"bar\.sync\s+%r\d+, 128": 2,  # a warpgroup's: Ds is free, Ds is written
+    r"bar\.sync\s+0": 2,  # the CTA's: the barriers are there, all is done
+    r"mbarrier\.arrive\.shared\.b64": 1,  # tmem_empty
+}
+PAIR = {
+    r"tcgen05\.alloc\.cta_group::2\S*": 1,
+    r"tcgen05\.dealloc\.cta_group::2\S*": 1,
+    r"tcgen05\.relinquish_alloc_permit\.cta_group::2": 1,
+    r"fence\.mbarrier_init\.release\.cluster": 1,
+    r"elect\.sync": 2,
+    r"bar\.sync\s+%r\d+, 128": 2 * 4,
+    r"bar\.sync\s+0": 0,
+    r"mbarrier\.arrive\.shared::cluster\.b64": 1,  # CTA 0's tmem_empty
+    # 256 columns leave in four pieces.
+    r"tcgen05\.ld\.sync\.aligned\.32x32b\.x64\.b32": 4,
+    r"tcgen05\.wait::ld": 4,
+    r"cvt\.rn\.{t}x2\.f32": 4 * 32,
+    r"st\.shared\.v4\.u32": 4 * 8,
+    r"fence\.proxy\.async\.shared::cta": 4,
+    r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta": 4,
+    r"cp\.async\.bulk\.commit_group": 4,
+    r"cp\.async\.bulk\.wait_group\.read +0": 4,
+}
 INIT, BEFORE = r"mbarrier\.init\.shared\.b64", r"tcgen05\.fence::before_thread_sync"
 ONCE = {
     "blackwell": {
@@ -114,6 +162,9 @@ ONCE = {
         4: TMEM_STORE | {INIT: 3, BEFORE: 1},  # full, empty, mma_bar
         5: TMEM_STORE | {INIT: 5, BEFORE: 1},  # full and empty of two stages, mma_bar
         6: TMEM_STORE | {INIT: 5, BEFORE: 2},  # before the next tile's MMAs, and the end
+        7: ROLES_APART | {INIT: 16, BEFORE: 2},  # two for six stages and for two accumulators
+        8: PAIR | CLUSTER | {INIT: 16, BEFORE: 2},
+        9: PAIR | CLUSTER | {INIT: 12, BEFORE: 2},  # four stages
     },
     "hopper": {
         1: {
@@ -169,7 +220,14 @@ NEVER = [
 ]
 # Bytes: tiles of A and B (128 x 64 x 2 each), of D, and barriers and TMEM's address before them.
 SHARED = {
-    "blackwell": {1: 1024 + 32768, 4: 1024 + 32768 + 32768, 5: 1024 + 2 * 32768 + 32768},
+    "blackwell": {
+        1: 1024 + 32768,
+        4: 1024 + 32768 + 32768,
+        5: 1024 + 2 * 32768 + 32768,
+        7: 1024 + 6 * 32768 + 32768,
+        8: 1024 + 6 * 32768 + 16384,  # 64 columns of D
+        9: 1024 + 4 * 49152 + 2 * 16384,  # 256 rows of A; two warpgroups
+    },
     "hopper": {
         1: 32768,
         4: 1024 + 32768 + 32768,
@@ -178,7 +236,9 @@ SHARED = {
         9: 1024 + 4 * 49152 + 32768,  # B's tile is twice as large; D's leaves in parts
     },
 }
-THREADS = {"blackwell": {1: 128}, "hopper": {1: 128, 7: 256, 9: 384}}
+# An accumulator of 128 columns is in registers at once, later one of 64.
+REGISTERS = {"blackwell": {1: 128, 8: 64}, "hopper": {1: 128}}
+THREADS = {"blackwell": {1: 128, 7: 256, 9: 384}, "hopper": {1: 128, 7: 256, 9: 384}}
 
 
 def at(table, n):
@@ -227,18 +287,19 @@ def test_no_spills_and_no_warnings(artifacts, arch, n, dtype):
     resources = made.resources
     for name in ("spill_store_bytes", "spill_load_bytes", "stack_bytes", "static_shared_bytes"):
         assert resources[name] == 0, resources
-    assert 128 <= resources["registers"] <= 255
-    assert resources["threads"] == at(THREADS[arch], n)
+    threads = at(THREADS[arch], n)
+    assert at(REGISTERS[arch], n) <= resources["registers"] <= min(255, 65536 // threads)
+    assert resources["threads"] == threads
     assert resources["dynamic_shared_bytes"] == at(SHARED[arch], n)
     assert made.warnings == ()
 
 
 # From Step 6 on. An SM of a B200 has one, an SM of an H200 two and from Step 7 on one.
 CTAS = {"blackwell": {6: 148}, "hopper": {6: 2 * 132, 7: 132}}
-CLUSTERS = {"blackwell": {1: 1}, "hopper": {1: 1, 8: 2}}  # CTAs of a cluster
+CLUSTERS = {"blackwell": {1: 1, 8: 2}, "hopper": {1: 1, 8: 2}}  # CTAs of a cluster
 # Rows and columns of D that a cluster computes at a time.
 TILES = {
-    "blackwell": {1: (128, 128)},
+    "blackwell": {1: (128, 128), 8: (256, 256), 9: (512, 256)},
     "hopper": {1: (128, 128), 8: (256, 128), 9: (256, 256)},
 }
 
@@ -264,7 +325,7 @@ def test_the_tensor_core_works_in_machine_code(artifacts, arch, n, dtype):
     made = artifacts(arch, n, dtype)
     assert made.arch == {"blackwell": "sm_100a", "hopper": "sm_90a"}[arch]
     operations = {
-        "blackwell": {1: ("UTCHMMA", 4)},
+        "blackwell": {1: ("UTCHMMA ", 4), 8: ("UTCHMMA.2CTA ", 4)},
         "hopper": {1: ("HGMMA.64x128x16", 8), 9: ("HGMMA.64x256x16", 4)},
     }
     operation, per_turn = at(operations[arch], n)
@@ -293,7 +354,11 @@ def guards(script: str, pattern: str) -> set[tuple[str, ...]]:
             continue
         stack = [(d, c) for d, c in stack if d < depth]
         if head := re.match(r"if (.+):$", text):
-            who = [c for c in head[1].split(" and ") if re.search(r"warp_id|threadIdx|elect", c)]
+            who = [
+                c
+                for c in head[1].split(" and ")
+                if re.search(r"warp_id|threadIdx|elect|clusterCtaIdx", c)
+            ]
             stack += [(depth, c) for c in who]
         elif re.search(pattern, text):
             # Which turn of the loop over K it is says nothing about who.
@@ -308,8 +373,51 @@ LOAD, STORE = r'"bulk", "tensor".*mbarrier', r'"bulk", "(tensor".*bulk_group|com
 CONSUMER = {("warp_id_in_cta // 4 == 1",)}  # of two warpgroups
 CONSUMERS = {("3 < warp_id_in_cta",)}
 ONE_OF_4 = ("warp_id_in_cta % 4 == 0", "T.cuda.elect_sync()")
+# Blackwell's, from Step 7 on.
+LOAD_ONE = {("warp_id_in_cta == 4", "T.cuda.elect_sync()")}
+MMA_ONE = {("warp_id_in_cta == 5", "T.cuda.elect_sync()")}
+LEADERS_MMA_ONE = {("warp_id_in_cta == 5", "clusterCtaIdx_x == 0", "T.cuda.elect_sync()")}
+EPILOGUE = {("warp_id_in_cta // 4 == 0",)}
+STORE_ONE = {("warp_id_in_cta // 4 == 0", "threadIdx_x == 0")}
+LOAD_ONE_9 = {("warp_id_in_cta == 8", "T.cuda.elect_sync()")}
+CONSUMERS_ONE = {
+    (
+        "9 <= warp_id_in_cta",
+        "warp_id_in_cta < 11",
+        "clusterCtaIdx_x == 0",
+        "T.cuda.elect_sync()",
+    )
+}
+EPILOGUES = {("warp_id_in_cta < 8",)}
+STORES_ONE = {("warp_id_in_cta < 8", "threadIdx_x % 128 == 0")}
+
+
+def apart(load, mma, epilogue, store, pair):
+    """The roles of Step 7 and later: who loads, multiplies, reads and writes, stores."""
+    return {
+        r'"tensor", "2d", "shared::cluster"': load,
+        r'"arrive", "expect_tx"': load,
+        r"T\.cuda\.mbarrier_wait\(T\.address_of\(empty": load,
+        rf'"mma", "cta_group::{pair}"': mma,
+        rf'"commit", "cta_group::{pair}"': mma,
+        r"T\.cuda\.mbarrier_wait\(T\.address_of\((full|tmem_empty)": mma,
+        r"T\.cuda\.mbarrier_wait\(T\.address_of\(tmem_full": epilogue,
+        r'"ld", "sync", "aligned", "32x32b"': epilogue,
+        r'tmem_empty.*"arrive"|"arrive", "", "", "shared::cluster"': epilogue,
+        r"T\.ptx\.st\(": epilogue,
+        r'"tensor", "2d", "global"': store,
+        r'"bulk", "(commit|wait)_group"': store,
+        rf'"alloc", "cta_group::{pair}"': WARP_0,
+        rf'"dealloc", "cta_group::{pair}"': WARP_0,
+        r'"init", "", "shared"': THREAD_0,
+    }
+
+
 ROLES = {
     "blackwell": {
+        7: apart(LOAD_ONE, MMA_ONE, EPILOGUE, STORE_ONE, 1),
+        8: apart(LOAD_ONE, LEADERS_MMA_ONE, EPILOGUE, STORE_ONE, 2),
+        9: apart(LOAD_ONE_9, CONSUMERS_ONE, EPILOGUES, STORES_ONE, 2),
         1: {
             r"T\.ptx\.ld\(": EVERYONE,
             r"T\.ptx\.st\(": EVERYONE,
@@ -391,7 +499,24 @@ ROLES = {
 
 
 ANNOUNCED = {
-    "blackwell": {1: {"all 128 threads", "one thread of warp 0", "warp 0"}},
+    "blackwell": {
+        1: {"all 128 threads", "one thread of warp 0", "warp 0"},
+        7: {"one thread of warp 4", "one thread of warp 5", "warps 0-3", "thread 0", "warp 0"},
+        8: {
+            "one thread of warp 4",
+            "one thread of CTA 0's warp 5",
+            "warps 0-3",
+            "thread 0",
+            "warp 0",
+        },
+        9: {
+            "one thread of warp 8",
+            "one thread each of CTA 0's warps 9 and 10",
+            "warps 0-3 and 4-7",
+            "threads 0 and 128",
+            "warp 0",
+        },
+    },
     "hopper": {
         1: {"all 128 threads", "all four warps together"},
         4: {"all 128 threads", "all four warps together", "one thread of warp 0"},

@@ -4,11 +4,12 @@ A helper here saves typing; it never hides the idea that a step teaches. Everyth
 how TIRx 0.27 spells things, and that more than one kernel needs, is in this file.
 """
 
+from tvm.ir import PointerType, PrimType
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.target import Target
 from tvm.tirx import PrimFunc
-from tvm.tirx.layout import S, TileLayout, tid_in_wg
+from tvm.tirx.layout import S, TileLayout, tid_in_wg, wg_local_layout
 
 ARCH = {"blackwell": "sm_100a", "hopper": "sm_90a"}
 DTYPES = ("float16", "bfloat16")
@@ -69,19 +70,30 @@ def finish(kernel: PrimFunc, name: str, arch: str) -> PrimFunc:
     return kernel.with_attrs({"global_symbol": name, "target": target})
 
 
+def mbarrier_init(bars, count):
+    """Emit ``mbarrier.init`` of all ``bars``, an array in shared memory: ``count`` arrivals each.
+
+    One thread does it; ``fence.mbarrier_init`` and a barrier of the CTA (or the cluster) let others
+    use them. PTX ISA: mbarrier.init.
+    """
+    for i in range(int(bars.shape[0])):
+        T.evaluate(T.ptx.mbarrier.init.shared.b64(bars.ptr_to([i]), T.uint32(count)))
+
+
 # --- TMA -----------------------------------------------------------------------------------------
 # "tma_explicit" makes the tensor map of the matrix as declared. "tma_auto" refuses M = 1 in 0.27.
 
 
-def tma_load(tile, box, bar, cta_mask=None):
+def tma_load(tile, box, bar, cta_group=1, cta_mask=None):
     """Emit a TMA load of ``box``, a slice of a matrix in global memory, into ``tile`` in SMEM.
 
     What lies past an edge of the matrix becomes zeros. All bytes of the tile, those too, count
-    down the mbarrier at the address ``bar``. ``cta_mask`` multicasts: each CTA of the cluster
+    down the mbarrier at the address ``bar``. With ``cta_group=2`` that may be an mbarrier of either
+    CTA of a pair, at an address of ``at_cta``. ``cta_mask`` multicasts: each CTA of the cluster
     whose bit is set gets the tile at the same place, and its bytes on its own mbarrier there. PTX
     ISA: cp.async.bulk.tensor.
     """
-    how = {} if cta_mask is None else {"cta_mask": cta_mask}
+    how = {"cta_group": cta_group} | ({} if cta_mask is None else {"cta_mask": cta_mask})
     Tx.copy_async(tile, box, dispatch="tma_explicit", mbar=bar, **how)
 
 
@@ -111,16 +123,57 @@ def arrive_remote(bar, rank):
     T.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(there))
 
 
+def at_cta(rank, bar):
+    """Emit ``mapa``: where CTA ``rank`` of the cluster has the mbarrier that is here at ``bar``.
+
+    The address is for instructions that take one in ``shared::cluster``. PTX ISA: mapa.
+    """
+    address = T.alloc_local((1,), "uint64")
+    T.evaluate(T.ptx.mapa.u64(address[0], bar, T.uint32(rank)))
+    return T.reinterpret(PointerType(PrimType("uint64"), "shared"), address[0])
+
+
+def arrive_at(bar, expect_tx=None):
+    """Emit one arrival at the mbarrier at ``bar``, an address of ``at_cta``.
+
+    With ``expect_tx`` the phase waits for so many bytes more. PTX ISA: mbarrier.arrive.
+    """
+    if expect_tx is None:
+        T.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(bar))
+    else:
+        T.evaluate(T.ptx.mbarrier.arrive.expect_tx.shared__cluster.b64(bar, expect_tx))
+
+
 # --- tcgen05 (Blackwell) -------------------------------------------------------------------------
 
 
 def tcgen05_commit(bar, cta_group=1):
     """Emit ``tcgen05.commit``: ``bar`` gets one arrival when this thread's MMAs are all done.
 
-    ``bar`` is the address of an mbarrier in shared memory. PTX ISA: tcgen05.commit.
+    ``bar`` is the address of an mbarrier in shared memory; with ``cta_group=2`` the MMAs are those
+    of a pair, and the mbarrier there in either CTA gets one. PTX ISA: tcgen05.commit.
     """
-    kind = f"tcgen05.commit.cta_group::{cta_group}.mbarrier::arrive::one.shared::cluster.b64"
-    T.evaluate(T.ptx[kind](bar))
+    kind = f"tcgen05.commit.cta_group::{cta_group}.mbarrier::arrive::one.shared::cluster"
+    if cta_group == 1:
+        T.evaluate(T.ptx[f"{kind}.b64"](bar))
+    else:
+        T.evaluate(T.ptx[f"{kind}.multicast::cluster.b64"](bar, T.uint16(3)))
+
+
+def tmem_read(acc, dtype):
+    """Emit reads of ``acc``, fp32 in TMEM, and their rounding to 16 bits: what a warpgroup holds.
+
+    ``acc`` is a slice of 128 lanes. What comes back is a buffer of the same shape in registers:
+    thread i of the warpgroup has row i. PTX ISA: tcgen05.ld, tcgen05.wait.
+    """
+    rows, columns = (int(region.extent) for region in acc.region)
+    layout = wg_local_layout(columns)
+    regs, out = (T.alloc_local((columns,), kind) for kind in ("float32", dtype))
+    regs_wg, out_wg = (r.view(rows, columns, layout=layout) for r in (regs, out))
+    Tx.wg.copy_async(regs_wg[:, :], acc)
+    T.evaluate(T.ptx.tcgen05.wait__ld.sync.aligned())
+    Tx.cast(out[:], regs[:])
+    return out_wg
 
 
 # --- wgmma (Hopper) ------------------------------------------------------------------------------

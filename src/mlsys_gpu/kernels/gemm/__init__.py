@@ -70,6 +70,41 @@ _ROLES = {
             ("one thread of warp 0", "issue the TMA store of D"),
             ("warp 0", "allocate and free TMEM"),
         ),
+        7: (
+            ("one thread of warp 4", "wait for empty[6], issue TMA loads that complete on full[6]"),
+            ("one thread of warp 5", "wait for full[6], issue tcgen05.mma, commit to empty[6]"),
+            ("one thread of warp 5", "wait for tmem_empty[2] first, commit to tmem_full[2] last"),
+            ("warps 0-3", "wait for tmem_full[2], read an accumulator, arrive at tmem_empty[2]"),
+            ("warps 0-3", "write D's tile to shared memory"),
+            ("thread 0", "issue the TMA store of D"),
+            ("warp 0", "allocate and free TMEM"),
+        ),
+        8: (
+            ("one thread of warp 4", "wait for empty[6], load half of the rows of A and B"),
+            ("one thread of warp 4", "arrive and complete on CTA 0's full[6]"),
+            ("one thread of CTA 0's warp 5", "wait for full[6], issue tcgen05.mma for both CTAs"),
+            ("one thread of CTA 0's warp 5", "commit to empty[6] and tmem_full[2] of both CTAs"),
+            ("warps 0-3", "wait for tmem_full[2], read an accumulator, 64 columns at a time"),
+            ("warps 0-3", "arrive at CTA 0's tmem_empty[2], write D's columns to shared memory"),
+            ("thread 0", "issue the TMA stores of D"),
+            ("warp 0", "allocate and free TMEM, both CTAs together"),
+        ),
+        9: (
+            ("one thread of warp 8", "wait for empty[4], load half of the rows of A and B"),
+            ("one thread of warp 8", "arrive and complete on CTA 0's full[4]"),
+            (
+                "one thread each of CTA 0's warps 9 and 10",
+                "wait for full[4], issue tcgen05.mma for its rows of A in both CTAs",
+            ),
+            (
+                "one thread each of CTA 0's warps 9 and 10",
+                "commit to empty[4] and to its tmem_full in both CTAs",
+            ),
+            ("warps 0-3 and 4-7", "wait for their tmem_full, read their accumulator"),
+            ("warps 0-3 and 4-7", "arrive at CTA 0's tmem_empty, write D to shared memory"),
+            ("threads 0 and 128", "issue the TMA stores of D"),
+            ("warp 0", "allocate and free TMEM, both CTAs together"),
+        ),
     },
     "hopper": {
         1: (

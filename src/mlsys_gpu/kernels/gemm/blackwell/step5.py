@@ -33,6 +33,7 @@ from mlsys_gpu.kernels.common import (
     check_dtype,
     check_tma,
     finish,
+    mbarrier_init,
     tcgen05_commit,
     tma_load,
     tma_store,
@@ -87,10 +88,9 @@ def build(M, N, K, dtype="float16"):
         # --- Barriers ------------------------------------------------------
         if tid == 0:
             # One arrival completes a phase; full's needs the BYTES too.
-            for s in T.unroll(PIPE_DEPTH):
-                T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
-                T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), T.uint32(1))
-            T.ptx.mbarrier.init.shared.b64(mma_bar.ptr_to([0]), T.uint32(1))
+            mbarrier_init(full, 1)
+            mbarrier_init(empty, 1)
+            mbarrier_init(mma_bar, 1)
             T.ptx.fence.mbarrier_init.release.cluster()
         T.cuda.cta_sync()
 
