@@ -27,8 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.modules["tests"] = types.ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
-import mlsys_gpu as mg  # noqa: E402
-from mlsys_gpu import sim  # noqa: E402
+from mlsys_gpu import benchmarking, sim  # noqa: E402
 from tests.sim import judged  # noqa: E402
 
 MEASURED = ROOT / "book" / "results" / "h200" / "judges.json"
@@ -47,12 +46,11 @@ def compared(row: dict[str, Any]) -> dict[str, Any] | None:
 
 def step_compared(row: dict[str, Any]) -> dict[str, Any] | None:
     """A row of the ladder's benchmark beside the modelled time; None below Step 3."""
-    _, family, last = row["kernel"].split("/")
-    number = int(last.removeprefix("step"))
-    if number < 3:
+    step = benchmarking.step_of_name(row["kernel"])
+    if step is None or step.number < 3:
         return None
     shape = {k: row[k] for k in ("M", "N", "K")}
-    kernel = mg.gemm.step(number, arch=family).build(**shape, dtype=row["dtype"])
+    kernel = step.build(**shape, dtype=row["dtype"])
     named = {"kernel": row["kernel"], **shape, "dtype": row["dtype"]}
     return named | beside(kernel, row) | {"source_sha256": row["source_sha256"]}
 

@@ -118,9 +118,17 @@ class Rotation:
 
     def verify(self, contender: Contender) -> verification.Comparison:
         """Poison all outputs, launch once on every set, and compare with float64."""
+
+        def once() -> None:
+            for tensors in self.sets:
+                contender(*tensors)
+
+        return self.verify_after(once)
+
+    def verify_after(self, launches: Callable[[], None]) -> verification.Comparison:
+        """The same for launches that go through every set."""
         self.D.fill_(math.nan)
-        for tensors in self.sets:
-            contender(*tensors)
+        launches()
         # at most 2**26 elements of D at a time: float64 copies take eight bytes for each
         step = max(1, 2**26 // self.D[0].numel())
         starts = range(0, self.count, step)
@@ -192,6 +200,10 @@ class Timer:
         """From now on, time launches one by one."""
         self._graph, self.timing = None, "stream"
         self.launches = min(MOST_LAUNCHES, self._launches_for(self.estimate))
+
+    def verify_graph(self) -> verification.Comparison | None:
+        """The outputs of a replay of what is timed; None where no graph is."""
+        return None if self._graph is None else self.rotation.verify_after(self._graph.replay)
 
     def _launch(self) -> None:
         if self._graph is None:
@@ -463,6 +475,10 @@ class Bench:
         timers = {name: Timer(rotation, run, clock_khz) for name, run in contenders.items()}
         timing = _timed_by(list(timers.values()), options.timing)
         take_samples(list(timers.values()), options.seconds * len(runs))
+        for name, timer in timers.items():
+            verdict = timer.verify_graph()
+            if verdict is not None and not verdict.ok:
+                raise MeasurementError(f"a graph's replay of {name} gives other outputs: {verdict}")
         measured = {name: figures(timer.samples, first.flop) for name, timer in timers.items()}
         for name, verdict in verdicts.items():
             if name in measured:
