@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import time
 import traceback
@@ -35,7 +34,7 @@ sys.path.insert(0, str(ROOT / "src"))
 import numpy as np  # noqa: E402
 
 import mlsys_gpu as mg  # noqa: E402
-from mlsys_gpu import benchmarking, cli, device, doctor, launch, measuring, verification  # noqa: E402
+from mlsys_gpu import benchmarking, device, doctor, launch, measuring, verification  # noqa: E402
 
 Shape = tuple[int, int, int]
 
@@ -128,7 +127,7 @@ def machine(checks: Checks) -> None:
     checks.attempt("doctor", look)
 
 
-def right(checks: Checks, kernels: list[Any], options: argparse.Namespace) -> None:
+def right(checks: Checks, kernels: Sequence[Any], options: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     small = [(s, shape, d) for s in kernels for shape in small_shapes(s) for d in options.dtypes]
     cubes = [
@@ -260,7 +259,7 @@ def refusals(checks: Checks, arch: str) -> None:
     checks.attempt("a stream of one's own", own_stream)
 
 
-def simulator(checks: Checks, kernels: list[Any], options: argparse.Namespace) -> None:
+def simulator(checks: Checks, kernels: Sequence[Any], options: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     cases = [(s, shape, d) for s in kernels for shape in small_shapes(s) for d in options.dtypes]
     ahead(options, cases)
@@ -292,7 +291,7 @@ class NoTimeLeft(Exception):
     """Raised where the next measurement would begin too late."""
 
 
-def benchmarks(checks: Checks, kernels: list[Any], options: argparse.Namespace) -> None:
+def benchmarks(checks: Checks, kernels: Sequence[Any], options: argparse.Namespace) -> None:
     path = options.folder / "gemm.json"
     before = earlier(options, path)
     seen = [0, 0]
@@ -370,12 +369,6 @@ def write(options: argparse.Namespace, name: str, rows: list[Any], method: str) 
     print(f"  wrote {path}")
 
 
-def short_name(gpu: device.Device) -> str:
-    """``h200`` for ``NVIDIA H200``: the folder of a GPU's results."""
-    words = re.findall(r"[A-Za-z]*\d+[A-Za-z]*", gpu.name)
-    return (words[0] if words else gpu.name.replace(" ", "-")).lower()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arch", choices=sorted(device.ARCHITECTURES))
@@ -396,13 +389,13 @@ def main() -> int:
     gpu = device.current()
     arch = options.arch or (gpu.family if gpu is not None else None) or "hopper"
     try:
-        kernels = cli.kernels(options.steps, arch)
+        kernels = mg.gemm.selected(options.steps, arch)
         gpu = device.require(device.ARCHITECTURES[arch], "this check")
         launch.torch_with_cuda("this check")
-    except (device.NeedsGpu, cli.BadUse) as error:
+    except (device.NeedsGpu, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    options.folder = options.output or ROOT / "book" / "results" / short_name(gpu)
+    options.folder = options.output or ROOT / "book" / "results" / device.short_name(gpu.name)
     unwanted = [p for p in PARTS if p in options.skip or (options.only and p not in options.only)]
     checks = Checks(options.minutes, unwanted)
     checks.part("machine", machine)

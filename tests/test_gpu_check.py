@@ -139,4 +139,4 @@ def test_another_gpus_file_is_left_alone(check, tmp_path, capsys):
 
 def test_bad_use_is_a_sentence(check, capsys):
     assert check.run("--steps", "nine") == 2
-    assert "--steps takes numbers and ranges" in capsys.readouterr().err
+    assert "steps are numbers and ranges such as 1-3 or 1,3, got 'nine'" in capsys.readouterr().err

@@ -8,7 +8,6 @@ nothing else there; bad use is ``{"error": "…"}`` then.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -783,7 +782,9 @@ def bench(
     for name in others:
         _one_of("--baselines", name, (*measuring.BASELINES, "none"))
     _ready()
-    ladder = kernels(steps, chosen_arch)
+    from mlsys_gpu.kernels import gemm
+
+    ladder = _said_by_kernels(lambda: gemm.selected(steps, chosen_arch))
     before = benchmarking.Benchmark()
     if output is not None:
         if merge and output.exists() and not output.is_dir():
@@ -890,49 +891,11 @@ class _Progress:
         self.rows, self.failures = len(result.rows), len(result.failures)
 
 
-def kernels(value: str | None, arch: str) -> list[Step]:
-    """Kernels of ``1-3,dynamic,tuned``; all that the architecture has where nothing is said."""
-    from mlsys_gpu.kernels import gemm
-
-    everything = gemm.everything(arch)
-    if value is None:
-        return list(everything)
-    variants = {str(s.variant): s for s in everything if s.variant is not None}
-    parts = [part.strip() for part in value.split(",")]
-    numbers = ",".join(part for part in parts if part not in variants)
-    existing = [s.number for s in gemm.steps(arch)]
-    named = ", ".join(variants)
-    found = [
-        _said_by_kernels(functools.partial(gemm.step, n, arch=arch))
-        for n in (_numbers(numbers, existing, named) if numbers else [])
-    ]
-    return list(dict.fromkeys(found + [variants[part] for part in parts if part in variants]))
-
-
 def _shapes(values: list[str]) -> list[tuple[int, int, int]]:
     found = []
     for token in (token for value in values for token in value.split()):
         found.append(_shape(f"{token},{token},{token}" if token.isdigit() else token, "--shapes"))
     return found
-
-
-def _numbers(value: str, existing: list[int], variants: str) -> list[int]:
-    """Step numbers of ``1-3``, ``1,3`` or ``2``; of a range those that there are."""
-    found: list[int] = []
-    for part in value.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
-        if match is None:
-            raise BadUse(
-                "--steps takes numbers and ranges such as 1-3 or 1,3"
-                + f", got {part!r}"
-                + (f"; the variants are {variants}." if variants else ".")
-            )
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise BadUse(f"--steps takes ranges that go up, got {part.strip()!r}.")
-        inside = [n for n in existing if first <= n <= last]
-        found += inside if inside and last > first else [first, last]
-    return list(dict.fromkeys(found))
 
 
 def _print_benchmark(result: Any) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -182,6 +183,12 @@ def driver_cuda_version() -> str | None:
         return None
     version = int(_value(driver, driver.cuDriverGetVersion()))
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def short_name(name: str) -> str:
+    """``h200`` for ``NVIDIA H200``: the folder of a GPU's results."""
+    words = re.findall(r"[A-Za-z]*\d+[A-Za-z]*", name)
+    return (words[0] if words else name.replace(" ", "-")).lower()
 
 
 def describe_arch(arch: str) -> str:

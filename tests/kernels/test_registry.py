@@ -134,3 +134,31 @@ def test_importing_the_registry_imports_no_compiler():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("arch", gemm.ARCHS)
+def test_kernels_are_selected_by_number_range_and_name(arch):
+    def names(words):
+        return [s.name.rsplit("/", 1)[-1] for s in gemm.selected(words, arch)]
+
+    assert gemm.selected(None, arch) == gemm.everything(arch)
+    assert names("1-2,3") == ["step1", "step2", "step3"]
+    assert names(" 3 , 1 - 2,2") == ["step3", "step1", "step2"]
+    assert names("2-99") == [f"step{s.number}" for s in gemm.steps(arch) if s.number > 1]
+    for variant in gemm.variants(arch):
+        assert gemm.selected(f"{variant.variant},1", arch) == (variant, gemm.step(1, arch))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("3-1", "ranges that go up, got '3-1'"),
+        ("one", "such as 1-3 or 1,3, got 'one'"),
+        ("", "got ''"),
+        ("99", "step must be one of 1, 2"),
+        ("77-99", "got 77"),
+    ],
+)
+def test_a_selection_of_nothing_is_refused(words, said):
+    with pytest.raises(ValueError, match=said):
+        gemm.selected(words, "hopper")

@@ -212,6 +212,13 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     columns += _ratios(rows)
     if any(row.get("timing") == "graph" for row in rows):
         columns.append(("timed as", lambda row: _TIMINGS.get(row.get("timing", ""), "–")))
+    if any("max_error" in row and "ms" not in row for row in rows):
+        columns.append(("largest error / bound", lambda row: _number(row.get("max_error"))))
+    columns += [
+        (tool, partial(_sanitized, tool=tool))
+        for tool in ("memcheck", "racecheck", "synccheck")
+        if any(tool in row for row in rows)
+    ]
     if any("differing" in row for row in rows):
         columns += [
             ("elements", lambda row: f"{row['elements']:,}"),
@@ -222,6 +229,17 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
             ),
         ]
     return columns
+
+
+def _sanitized(row: Row, tool: str) -> str:
+    """What a tool of compute-sanitizer said of a kernel."""
+    found = row.get(tool, {})
+    counts = [
+        f"{count} {what if count > 1 else what[:-1]}"
+        for what in ("errors", "warnings")
+        if (count := found.get(what))
+    ]
+    return html.escape(": ".join(filter(None, [found.get("verdict", "–"), ", ".join(counts)])))
 
 
 _TIMINGS = {"graph": "graph replay", "stream": "launches"}
@@ -829,8 +847,9 @@ def roofline(
 
 def _bandwidth(gpu: Mapping[str, Any], name: str) -> float:
     """Measured bandwidth of a GPU in TB/s, from the calibration of its kind."""
-    words = re.findall(r"[A-Za-z]*\d+[A-Za-z]*", str(gpu.get("name")))
-    path = _file(f"{words[0].lower() if words else 'unknown'}/calibration")
+    from mlsys_gpu import device
+
+    path = _file(f"{device.short_name(str(gpu.get('name')))}/calibration")
     constants = json.loads(path.read_text(encoding="utf-8"))["constants"] if path else {}
     if name not in constants:
         raise ValueError(f"{name} of {gpu.get('name', 'an unknown GPU')} is not recorded")

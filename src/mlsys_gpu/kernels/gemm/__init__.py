@@ -7,6 +7,7 @@ quick; TVM loads when a kernel is built.
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -270,3 +271,32 @@ def step(n: int, arch: str = "blackwell", variant: str | None = None) -> Step:
 def tuned(arch: str = "blackwell") -> Step:
     """Step 9 with what production kernels add: ``step(9, arch, "tuned")``."""
     return step(_LAST, arch, "tuned")
+
+
+def selected(words: str | None, arch: str = "blackwell") -> tuple[Step, ...]:
+    """The kernels that ``3-9,dynamic,tuned`` names; all of ``arch`` where it is None.
+
+    Numbers, ranges (of which those that exist are taken) and names of variants, separated by
+    commas. A part that is none of these, or names no kernel: ``ValueError``.
+    """
+    named = {str(s.variant): s for s in variants(arch)}
+    numbers = [s.number for s in steps(arch)]
+    if words is None:
+        return everything(arch)
+    found: list[Step] = []
+    for part in (part.strip() for part in words.split(",")):
+        match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
+        if part in named:
+            found.append(named[part])
+            continue
+        if match is None:
+            known = f"; the variants are {', '.join(named)}" if named else ""
+            raise ValueError(
+                f"steps are numbers and ranges such as 1-3 or 1,3, got {part!r}{known}"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"steps are given as ranges that go up, got {part!r}")
+        inside = [n for n in numbers if first <= n <= last]
+        found += [step(n, arch) for n in inside or [first]]
+    return tuple(dict.fromkeys(found))
