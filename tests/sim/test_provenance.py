@@ -195,6 +195,17 @@ def test_rows_that_are_the_same_bytes(examine):
     assert "rows 4 and 8 of operand A are the same bytes" in said
 
 
+def test_a_new_sum_begins_with_a_product_of_unknown_operands(examine):
+    """The ragged end of K comes first where a tile is walked through from its end: what was summed
+    before that product is gone all the same."""
+    a, b = marks(0, *tile()), marks(1, *tile())
+    assert examine(a, b) is None
+    blank = {kind: np.where(np.arange(K) < 8, a[kind], 0) for kind in a}
+    assert examine(blank, blank, accumulate=False) is None
+    assert examine(a, b, accumulate=True) is None
+    assert "holds the products of A" in examine(a, b, accumulate=True)
+
+
 def test_another_tensor_behind_the_first(examine):
     row, column = tile()
     a, other = marks(0, row, column), marks(1, row, column)

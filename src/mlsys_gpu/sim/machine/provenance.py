@@ -149,6 +149,8 @@ def examine(machine: Machine, program: Program, tensors: list[memory.Tensor]) ->
 
 def _examine_product(machine: Machine, tensors, products, lives) -> None:
     first = products[0]
+    if not first.accumulate:  # a new sum, whatever becomes of this product's own operands
+        lives[first.accumulator] = {}
     operands = []
     for i, name in enumerate(("a", "b")):
         last, row, mark = (getattr(p, name).astype(np.uint32) for p in products)
@@ -170,8 +172,6 @@ def _examine_product(machine: Machine, tensors, products, lives) -> None:
     if lead is None:
         return
     along = lead.along[0]
-    if not first.accumulate:
-        lives[first.accumulator] = {}
     pair = tuple([None if operand is None else operand.tensor for operand in operands])
     before = lives.setdefault(first.accumulator, {}).setdefault(pair, set())
     _once(machine, first, lead, along, before, pair)
