@@ -245,3 +245,21 @@ def test_keys_follow_the_content():
     }
     assert len(keys) == 5
     assert all(re.fullmatch(r"[0-9a-f]{64}", key) for key in keys)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_kernel_that_waits_for_the_grid_before_it_is_launched_so(waits):
+    """TVM's runtime reads the launch attribute from the device function's list of parameters."""
+    from mlsys_gpu.kernels.gemm.hopper import tuned
+
+    func = tuned.build(256, 128, 64, without=() if waits else ("overlap",))
+    assert lowering.lower(func).launch.programmatic == waits
+    for pipeline, added in (("tirx", False), (lowering.pipeline_for_launch(), waits)):
+        module = lowering._run_pipeline(func, "kernel", "sm_90a", pipeline)
+        (tags,) = (
+            [str(tag) for tag in f.attrs["tirx.kernel_launch_params"]]
+            for f in module.functions.values()
+            if "tirx.is_entry_func" not in f.attrs
+        )
+        assert ("tirx.use_programtic_dependent_launch" in tags) == added
+        assert tags[-1] == "tirx.use_dyn_shared_memory"  # what the runtime insists on

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlsys_gpu import device
 from mlsys_gpu import parameters as call
-from mlsys_gpu.lowering import arch_of, parameters
+from mlsys_gpu.lowering import arch_of, parameters, pipeline_for_launch
 from mlsys_gpu.parameters import ArgumentError, Param
 from mlsys_gpu.tensormap import TensorMap, decode
 
@@ -541,7 +541,9 @@ def _compile(kernel: Any) -> Compiled:
     function = kernel.without_attr("target") if "target" in kernel.attrs else kernel
     with _our_compiler(arch):
         executable = tvm.compile(
-            function.with_attr("global_symbol", name), target=target, tir_pipeline="tirx"
+            function.with_attr("global_symbol", name),
+            target=target,
+            tir_pipeline=pipeline_for_launch(),
         )
         entry = executable[name]
     return Compiled(name, arch, entry, executable)

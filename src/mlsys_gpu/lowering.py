@@ -15,7 +15,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,9 @@ class Launch:
     block: tuple[int, int, int]
     cluster: tuple[int, int, int] = (1, 1, 1)
     shared_bytes: int = 0
+    #: Programmatic dependent launch: the grid may start before the one before it has ended, and
+    #: waits for it at ``griddepcontrol.wait``.
+    programmatic: bool = False
 
     @property
     def threads(self) -> int:
@@ -291,7 +294,7 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
         arch=arch,
         device=device,
         host=host,
-        launch=launch,
+        launch=replace(launch, programmatic=_waits_for_a_grid(device)),
         params=params,
         arguments=arguments,
         maps=maps,
@@ -300,6 +303,48 @@ def lower(func: Any, arch: str | None = None, *, keep_lines: bool = False) -> Lo
         names=names,
         key=content_key(func, arch),
     )
+
+
+_PARAMS, _PROGRAMMATIC = "tirx.kernel_launch_params", "tirx.use_programtic_dependent_launch"
+_FOR_LAUNCH = "mlsys_gpu"
+
+
+def pipeline_for_launch() -> str:
+    """The name of TVM's ``tirx`` pipeline with one thing added: programmatic dependent launch.
+
+    TIRx 0.27 has ``griddepcontrol`` and its runtime has the launch attribute that gives it a
+    meaning, but nothing in a kernel asks for it. Here a kernel that waits for the grid before it
+    (``griddepcontrol.wait``) is launched with the attribute. Compiled by the ``tirx`` pipeline
+    alone the same kernel waits for nothing, and starts when the grid before it has ended. CUDA
+    Programming Guide, "Programmatic Dependent Launch and Synchronization".
+    """
+    tvm = _tvm()
+    from tvm.tirx import compilation_pipeline
+
+    def factory() -> Any:
+        pipeline, *finish = compilation_pipeline.tirx_pipeline()
+
+        @tvm.transform.module_pass(opt_level=0)
+        def run(module: Any, _context: Any) -> Any:
+            module = pipeline(module)
+            for name, function in list(module.functions.items()):
+                tags = [str(tag) for tag in function.attrs.get(_PARAMS, ())]
+                on_device = tags and "tirx.is_entry_func" not in function.attrs
+                if on_device and _PROGRAMMATIC not in tags and _waits_for_a_grid(function):
+                    # The size of shared memory stays last: TVM's runtime insists.
+                    last = tags[-1] == "tirx.use_dyn_shared_memory"
+                    tags.insert(len(tags) - last, _PROGRAMMATIC)
+                    module.update_func(name, function.with_attr(_PARAMS, tags))
+            return module
+
+        return run, *finish
+
+    compilation_pipeline.register_tir_pipeline(_FOR_LAUNCH, factory)
+    return _FOR_LAUNCH
+
+
+def _waits_for_a_grid(device: Any) -> bool:
+    return bool(re.search(r"griddepcontrol\W+wait", device.script()))
 
 
 def content_key(func: Any, arch: str) -> str:
@@ -579,14 +624,14 @@ def span_lines(span: Any) -> list[tuple[str, int]]:
 # ------------------------------------------------------------------------------------- pipeline
 
 
-def _run_pipeline(func: Any, name: str, arch: str) -> Any:
+def _run_pipeline(func: Any, name: str, arch: str, named: str = "tirx") -> Any:
     tvm = _tvm()
     target = cuda_target(arch)
     attrs = dict(func.attrs.items()) if func.attrs is not None else {}
     if "target" in attrs:  # the pipeline binds host and device itself
         func = func.without_attr("target")
     module = tvm.IRModule({name: func.with_attr("global_symbol", name)})
-    pipeline, _, _ = tvm.tirx.get_tir_pipeline("tirx")
+    pipeline, _, _ = tvm.tirx.get_tir_pipeline(named)
     try:
         with target:
             module = tvm.tirx.transform.BindTarget(target)(module)

@@ -84,26 +84,28 @@ def mbarrier_init(bars, count):
 # "tma_explicit" makes the tensor map of the matrix as declared. "tma_auto" refuses M = 1 in 0.27.
 
 
-def tma_load(tile, box, bar, cta_group=1, cta_mask=None):
+def tma_load(tile, box, bar, cta_mask=None, **how):
     """Emit a TMA load of ``box``, a slice of a matrix in global memory, into ``tile`` in SMEM.
 
     What lies past an edge of the matrix becomes zeros. All bytes of the tile, those too, count
-    down the mbarrier at the address ``bar``. With ``cta_group=2`` that may be an mbarrier of either
-    CTA of a pair, at an address of ``at_cta``. ``cta_mask`` multicasts: each CTA of the cluster
-    whose bit is set gets the tile at the same place, and its bytes on its own mbarrier there. PTX
-    ISA: cp.async.bulk.tensor.
+    down the mbarrier at the address ``bar``. ``cta_mask`` multicasts: each CTA of the cluster
+    whose bit is set gets the tile at the same place, and its bytes on its own mbarrier there.
+    ``how`` are TIRx's own options: with ``cta_group=2`` the mbarrier may be that of either CTA of
+    a pair, at an address of ``at_cta``; ``cache_hint``; ``prefetch_tensormap``. PTX ISA:
+    cp.async.bulk.tensor.
     """
-    how = {"cta_group": cta_group} | ({} if cta_mask is None else {"cta_mask": cta_mask})
+    if cta_mask is not None:
+        how["cta_mask"] = cta_mask
     Tx.copy_async(tile, box, dispatch="tma_explicit", mbar=bar, **how)
 
 
-def tma_store(box, tile):
+def tma_store(box, tile, **how):
     """Emit a TMA store of ``tile`` in SMEM into ``box``, a slice of a matrix in global memory.
 
     What lies past an edge of the matrix is dropped. The store belongs to the bulk group that this
-    thread commits next. PTX ISA: cp.async.bulk.tensor.
+    thread commits next. ``how``: as in :func:`tma_load`. PTX ISA: cp.async.bulk.tensor.
     """
-    Tx.copy_async(box, tile, dispatch="tma_explicit")
+    Tx.copy_async(box, tile, dispatch="tma_explicit", **how)
 
 
 # --- Clusters ------------------------------------------------------------------------------------
