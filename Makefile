@@ -48,7 +48,8 @@ book: $(VENV)/.ready  ## execute every chapter and build the book: book/_build/h
 	@echo "Open $(HTML)/index.html in a browser; no server is needed."
 
 test: $(VENV)/.ready-dev chromium  ## every test; those that need a GPU or a browser say why they skip
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(PY) -m pytest -n auto --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
 
 chromium:
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then :; \

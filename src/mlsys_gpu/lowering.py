@@ -324,7 +324,9 @@ def pipeline_for_launch() -> str:
     def factory() -> Any:
         pipeline, *finish = compilation_pipeline.tirx_pipeline()
 
-        @tvm.transform.module_pass(opt_level=0)
+        module_pass: Any = tvm.transform.module_pass
+
+        @module_pass(opt_level=0)
         def run(module: Any, _context: Any) -> Any:
             module = pipeline(module)
             for name, function in list(module.functions.items()):

@@ -24,9 +24,10 @@ SHAPES = [
 
 
 def simulated(shape, ctas, without=(), dtype="float16", seed=0, **schedule):
-    kernel = tuned.build(*shape, dtype, ctas, without)
+    M, N, K = shape
+    kernel = tuned.build(M, N, K, dtype, ctas, without)
     A, B = gemm_inputs(*shape, dtype=dtype, seed=seed)
-    D = poisoned(shape[:2], dtype)
+    D = poisoned((M, N), dtype)
     report = mg.simulate(kernel, A, B, D, **schedule)
     assert report.ok, report
     assert compare_gemm(A, B, D).max_error <= 1
@@ -35,7 +36,7 @@ def simulated(shape, ctas, without=(), dtype="float16", seed=0, **schedule):
 @pytest.mark.parametrize(("shape", "ctas", "columns"), SHAPES)
 @pytest.mark.parametrize("dtype", gemm.DTYPES)
 def test_right_in_every_schedule(shape, ctas, columns, dtype):
-    assert tuned.plan(*shape[:2], ctas).BN == columns
+    assert tuned.plan(shape[0], shape[1], ctas).BN == columns
     for schedule in ("eager", "lazy", "seeded"):
         simulated(shape, ctas, (), dtype, schedule=schedule, schedule_seed=9)
 
@@ -55,7 +56,7 @@ def test_silent_whatever_the_seed(shape, ctas, dtype):
 
 @pytest.mark.parametrize("size", [512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384])
 def test_a_plan_wastes_no_turn(size):
-    """No tile width would give the busiest CTA fewer columns to compute, and all tiles are dealt."""
+    """No wide tile would give the busiest CTA fewer columns to compute, and all are dealt."""
     found = tuned.plan(size, size)
     tiles = {n: -(-size // 128) * -(-size // n) for n in (64, 128, 192, 256)}
     turns = {n: -(-t // 132) for n, t in tiles.items()}
@@ -96,7 +97,7 @@ def test_assembles_without_spills_and_with_what_was_added(shape, columns):
 
 
 def test_an_unknown_addition_is_refused():
-    with pytest.raises(ValueError, match="without takes names of shape, .*, got 'magic'"):
+    with pytest.raises(ValueError, match=r"without takes names of shape, .*, got 'magic'"):
         tuned.build(256, 256, 64, without=("magic",))
 
 
