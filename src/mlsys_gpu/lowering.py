@@ -322,7 +322,8 @@ def pipeline_for_launch() -> str:
     from tvm.tirx import compilation_pipeline
 
     def factory() -> Any:
-        pipeline, *finish = compilation_pipeline.tirx_pipeline()
+        parts: Any = compilation_pipeline.tirx_pipeline()
+        pipeline, *finish = parts
 
         module_pass: Any = tvm.transform.module_pass
 

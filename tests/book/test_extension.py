@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,7 +134,12 @@ def test_rows_can_be_chosen(ext, result):
     assert len(measurements.chosen_rows(result, ["gemm/hopper/step2"])) == 1
     assert len(measurements.chosen_rows(result, dtype="bfloat16")) == 1
     assert len(measurements.chosen_rows(result, shapes=["512,4096,4096", "4096,4096,4096"])) == 3
-    for wrong in ({"kernels": ["gemm/hopper/step9"]}, {"dtype": "int8"}, {"shapes": ["1,2,3"]}):
+    refused: list[dict[str, Any]] = [
+        {"kernels": ["gemm/hopper/step9"]},
+        {"dtype": "int8"},
+        {"shapes": ["1,2,3"]},
+    ]
+    for wrong in refused:
         with pytest.raises(ValueError, match="no row has"):
             measurements.chosen_rows(result, **wrong)
 
