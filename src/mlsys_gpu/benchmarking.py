@@ -12,8 +12,9 @@ How a row comes about (module :mod:`mlsys_gpu.measuring`):
   the host's; a sample for which that failed is thrown away. Where a launch takes less than 50 µs,
   the launches are captured once as a CUDA graph, and a sample replays it; this goes for all
   contenders of a row alike, and the row says which it was (``"timing"``).
-* Ours, cuBLAS and Triton take samples in turn, in the same process, after a warm-up that brings the
-  clocks to where they stay. The row holds the median, the 20th and the 80th percentile.
+* Ours, cuBLAS and Triton take samples in turn, in a new random order each time (a GPU at its power
+  limit is faster behind a kernel that spared it), in the same process, after a warm-up that brings
+  the clocks to where they stay. The row holds the median, the 20th and the 80th percentile.
 * A result faster than the tensor cores allow is refused.
 
 A file of results holds rows and where they come from: GPU, driver, libraries, command, date, and
@@ -65,8 +66,8 @@ METHOD = (
     "of the input sets, which together exceed twice the L2 cache; Triton's configuration chosen by "
     "timing a set of them on the same tensors; samples of back-to-back launches between CUDA "
     "events, queued before the GPU starts on them, or replays of a graph of such launches where "
-    "one takes less than 50 us; the kernel and its baselines take samples in turn in one process; "
-    "median, 20th and 80th percentile of samples"
+    "one takes less than 50 us; the kernel and its baselines take samples in turn, in a new "
+    "random order each time, in one process; median, 20th and 80th percentile of samples"
 )
 INPUTS = "standard normal, A and B independent"
 

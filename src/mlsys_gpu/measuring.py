@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import random
 import statistics
 import subprocess
 import sys
@@ -276,9 +277,12 @@ def take_samples(timers: Sequence[Timer], seconds: float) -> None:
 
 
 def _turn(timers: list[Timer], turn: int) -> None:
-    """One sample of each; who goes first changes."""
-    first = turn % len(timers)
-    order = timers[first:] + timers[:first]
+    """One sample of each, in an order drawn anew for every turn.
+
+    A GPU at its power limit is faster behind a kernel that spared it: no one may always follow the
+    same one.
+    """
+    order = random.Random(turn).sample(timers, len(timers))
     for timer in order:
         timer.queue()
     for timer in order:
