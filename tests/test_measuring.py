@@ -433,6 +433,33 @@ def test_kernels_measured_together_share_their_baselines(bench):
     assert all(other == first for other in others)
 
 
+def test_one_kernel_built_in_several_ways(bench, monkeypatch):
+    from mlsys_gpu import launch
+
+    step = mg.gemm.step(6, arch="hopper")
+    times = iter([0.25, 0.5, 0.4])
+    kernels = {}
+
+    def compiled(func):
+        return kernels.setdefault(id(func), bench.contender(next(times)))
+
+    monkeypatch.setattr(launch, "compile_for_gpu", compiled)
+    made = mg.benchmark(
+        [step, (step, {"ctas": 4}), (step, {"ctas": 8})], [(512, 512, 64)], baselines=[],
+        seconds=0.1, together=True,
+    )  # fmt: skip
+    assert isinstance(made, benchmarking.Benchmark)
+    assert [row.get("options") for row in made.rows] == [None, {"ctas": 4}, {"ctas": 8}]
+    assert [row["ms"] for row in made.rows] == pytest.approx([0.25, 0.5, 0.4])
+    assert [row["sms"] for row in made.rows] == [16, 4, 8]
+    assert {row["kernel"] for row in made.rows} == {"gemm/hopper/step6"}
+    assert made.rows[0]["together"][1] == "gemm/hopper/step6 (ctas 4)"
+    assert made.merged(made).rows == made.rows  # three measurements, not one
+    assert 'step6 {"ctas": 4} 512,512,64' in benchmarking.line(made.rows[1])
+    (alone,) = benchmarking.cases((step, {"ctas": 4}), [(512, 512, 64)], None)
+    assert alone.options == {"ctas": 4}
+
+
 def test_one_kernel_that_fails_does_not_lose_the_others(bench):
     bench.kernels["gemm_hopper_step2"] = bench.contender(0.25, wrong=True)
     seen, lines = [], []

@@ -38,7 +38,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +99,9 @@ def _step_of_symbol(symbol: str) -> Step | None:
     )
 
 
-def _case_of_step(step: Step, shape: tuple[int, int, int], dtype: str) -> Case:
+def _case_of_step(
+    step: Step, shape: tuple[int, int, int], dtype: str, options: dict[str, Any]
+) -> Case:
     step.check_shape(*shape, dtype)
     M, N, K = shape
     return Case(
@@ -110,9 +111,10 @@ def _case_of_step(step: Step, shape: tuple[int, int, int], dtype: str) -> Case:
         N=N,
         K=K,
         dtype=dtype,
-        build=partial(step.build, M, N, K, dtype),
+        build=lambda: (step.module if options else step).build(M, N, K, dtype, **options),
         source=step.source_path.name,
         source_sha256=_sha256(step.source_path),
+        options=options,
     )
 
 
@@ -153,12 +155,15 @@ def cases(
 ) -> list[Case]:
     """Every kernel at every shape that it takes, in every dtype; shape by shape.
 
-    A step that takes none of ``shapes`` (Steps 1 and 2 compute one tile) is measured at its own.
+    A pair of a step and options for its module's ``build`` is that step built so. A step that takes
+    none of ``shapes`` (Steps 1 and 2 compute one tile) is measured at its own.
     """
-    several = kernels if isinstance(kernels, Sequence) else [kernels]
+    alone = not isinstance(kernels, Sequence) or _is_pair(kernels)
+    several: Sequence[Any] = [kernels] if alone else kernels
     dtypes = [dtype] if dtype is None or isinstance(dtype, str) else list(dtype)
     found: list[Case] = []
-    for kernel in several:
+    for given in several:
+        kernel, options = given if _is_pair(given) else (given, {})
         if not hasattr(kernel, "build"):
             case = _case_of_kernel(kernel)
             if shapes is not None or dtypes not in ([None], [case.dtype]):
@@ -170,10 +175,17 @@ def cases(
         wanted = list(shapes) if shapes is not None else [kernel.default_shape]
         taken = [shape for shape in wanted if _takes(kernel, shape)]
         for shape in taken or [kernel.default_shape]:
-            found += [_case_of_step(kernel, shape, one or "float16") for one in dtypes]
+            found += [
+                _case_of_step(kernel, shape, one or "float16", dict(options)) for one in dtypes
+            ]
     # Kernels that compute the same stand beside each other: what was made for one serves the next.
     order = {problem: i for i, problem in enumerate(dict.fromkeys(c.problem for c in found))}
     return sorted(found, key=lambda case: order[case.problem])
+
+
+def _is_pair(kernel: Any) -> bool:
+    """Whether it is a step with options, and no list of steps."""
+    return isinstance(kernel, tuple) and len(kernel) == 2 and isinstance(kernel[1], dict)
 
 
 def _takes(step: Step, shape: tuple[int, int, int]) -> bool:
@@ -311,18 +323,19 @@ class Benchmark:
 def _measurement(row: dict[str, Any]) -> str:
     """What a row is a measurement of: kernel, shape, dtype."""
     keys = ("kernel", "M", "N", "K", "batch", "heads", "kv_heads", "seqlen", "head_dim", "causal")
-    return json.dumps([row.get(key) for key in (*keys, "dtype")])
+    return json.dumps([row.get(key) for key in (*keys, "dtype", "options")])
 
 
 def line(row: dict[str, Any]) -> str:
     """A row in a line for logs: time and spread, rates, ratios to the baselines, how it ran."""
     scale, unit = (1e3, "us") if row["ms"] < 0.1 else (1.0, "ms")
+    options = f"{json.dumps(row['options'])} " if "options" in row else ""
     ratios = ", ".join(
         f"x {TITLES.get(name, name)} {other['ms'] / row['ms']:.3f}"
         for name, other in row["baseline"].items()
     )
     return (
-        f"{row['kernel']} {row['M']},{row['N']},{row['K']} {row['dtype']}: "
+        f"{row['kernel']} {options}{row['M']},{row['N']},{row['K']} {row['dtype']}: "
         f"{row['ms'] * scale:.4g} {unit} ({row['ms_p20'] * scale:.4g}-{row['ms_p80'] * scale:.4g})"
         f", {row['tflops']:.4g} TFLOP/s{', ' + ratios if ratios else ''}; {row.get('samples')} "
         f"samples of {row.get('launches_per_sample')} ({row.get('timing')}), "
@@ -419,7 +432,8 @@ def benchmark(
 
     Args:
         kernels: a step of the ladder (``mg.gemm.step(3, arch="hopper")``), a kernel built from
-            one, or several of either.
+            one, a step with options of its module's ``build`` (``(mg.gemm.tuned("hopper"),
+            {"without": ["stream"]})``), or several of any.
         shapes: ``(M, N, K)`` of each measurement, for steps; a step that takes none of them, and
             every step where it is left out, is measured at its own shape.
         dtype: ``"float16"`` or ``"bfloat16"``, or both, for steps.
@@ -467,15 +481,16 @@ def benchmark(
     groups = _groups(wanted, together)
     for number, group in enumerate(groups):
         if progress is not None:
-            names = ", ".join(case.name for case in group)
-            progress(number, len(groups), f"{names} {group[0].label.partition(' ')[2]}")
+            M, N, K, kind = group[0].problem
+            names = ", ".join(case.title for case in group)
+            progress(number, len(groups), f"{names} {M},{N},{K} {kind}")
         for case, row in bench.measure(group):
             if isinstance(row, dict):
                 result.rows.append(row)
             elif keep_going:
                 shape = {"M": case.M, "N": case.N, "K": case.K, "dtype": case.dtype}
                 words = f"{type(row).__name__}: {' '.join(str(row).split())}"
-                result.failures.append({"kernel": case.name, **shape, "error": words})
+                result.failures.append({"kernel": case.title, **shape, "error": words})
             else:
                 raise row
         if after is not None:

@@ -59,6 +59,7 @@ class Case:
     build: Callable[[], Any] = field(repr=False)
     source: str  # path for the reader, or the kernel's name where it has no file
     source_sha256: str
+    options: dict[str, Any] = field(default_factory=dict)  # of its build, where they are not usual
 
     @cached_property
     def func(self) -> Any:
@@ -75,9 +76,18 @@ class Case:
         return self.M, self.N, self.K, self.dtype
 
     @property
+    def title(self) -> str:
+        """The kernel for the reader: its name, and how it was built where that is not usual."""
+        options = ", ".join(
+            f"{name} {'+'.join(value) if isinstance(value, (list, tuple)) else value}"
+            for name, value in self.options.items()
+        )
+        return f"{self.name} ({options})" if options else self.name
+
+    @property
     def label(self) -> str:
-        """For the reader."""
-        return f"{self.name} {self.M},{self.N},{self.K} {self.dtype}"
+        """The whole case for the reader."""
+        return f"{self.title} {self.M},{self.N},{self.K} {self.dtype}"
 
 
 # ---------------------------------------------------------------------------------------- tensors
@@ -431,7 +441,7 @@ class Bench:
         for case in group:
             try:
                 run = launch.compile_for_gpu(case.func)
-                verdicts[case.name] = verdict = rotation.verify(run)
+                verdicts[case.title] = verdict = rotation.verify(run)
                 if not verdict.ok:
                     raise MeasurementError(
                         f"{case.name} at {case.M},{case.N},{case.K} {case.dtype} is not measured, "
@@ -440,7 +450,7 @@ class Bench:
             except Exception as error:
                 yield case, error
                 continue
-            runs[case.name] = case, run
+            runs[case.title] = case, run
         if not runs:
             return
         try:
@@ -452,8 +462,8 @@ class Bench:
             return
         for case, _ in runs.values():
             try:
-                _refuse_impossible(case, rows[case.name]["tflops"], self.gpu)
-                yield case, rows[case.name]
+                _refuse_impossible(case, rows[case.title]["tflops"], self.gpu)
+                yield case, rows[case.title]
             except MeasurementError as error:
                 yield case, error
 
@@ -516,6 +526,7 @@ class Bench:
             "N": case.N,
             "K": case.K,
             "dtype": case.dtype,
+            **({"options": case.options} if case.options else {}),
             **own,
             "tflops_per_sm": own["tflops"] / sms,
             "sms": sms,
@@ -625,7 +636,7 @@ def compile_ahead(cases: Sequence[Case], processes: int) -> None:
     import concurrent.futures
     import multiprocessing
 
-    wanted = {(case.name, *case.problem): None for case in cases}
+    wanted = {case.label: (case.name, *case.problem, case.options) for case in cases}
     if processes < 2 or len(wanted) < 2:
         return
     context = multiprocessing.get_context("spawn")
@@ -634,14 +645,14 @@ def compile_ahead(cases: Sequence[Case], processes: int) -> None:
         contextlib.suppress(concurrent.futures.BrokenExecutor),
         concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
     ):
-        list(pool.map(_assemble, *zip(*wanted, strict=True)))
+        list(pool.map(_assemble, *zip(*wanted.values(), strict=True)))
 
 
-def _assemble(name: str, M: int, N: int, K: int, dtype: str) -> None:
+def _assemble(name: str, M: int, N: int, K: int, dtype: str, options: dict[str, Any]) -> None:
     with contextlib.suppress(Exception):
         from mlsys_gpu.artifacts import inspect
         from mlsys_gpu.benchmarking import step_of_name
 
         step = step_of_name(name)
         if step is not None:
-            assert inspect(step.build(M, N, K, dtype)).cubin
+            assert inspect(step.module.build(M, N, K, dtype, **options)).cubin

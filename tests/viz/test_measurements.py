@@ -207,6 +207,41 @@ def test_ratios_are_of_the_same_row():
     assert "Step 9: 1.05 at 4096, 1.00 at 8192; tuned: 1.20 at 8192" in drawn(viz.sizes(rows)).alt
 
 
+# ------------------------------------------------------------------------------------ additions
+
+
+def test_the_gain_of_an_addition_is_of_the_same_shape():
+    def without(*names, **more):
+        return row("tuned", options={"without": list(names)}, **more)
+
+    rows = [
+        row("tuned", 0.2), row("tuned", 1.5, n=8192), row("step9", 0.21),
+        without("shape", ms=0.25), without("stream", ms=0.2), without("shape", ms=1.5, n=8192),
+        without("shape", "stream", ms=0.3), without("stream", ms=0.1, dtype="bfloat16"),
+        without("stream", ms=1.0, n=1024),
+    ]  # fmt: skip
+    eight = (8192, 8192, 8192)
+    assert viz.gains(rows) == {
+        "shape": {CUBE: pytest.approx(1.25), eight: 1.0},
+        "stream": {CUBE: 1.0},  # there is no whole kernel at 1024
+        "": {CUBE: pytest.approx(1.5)},
+    }
+    table = viz.additions_table(bench(*rows), words={"stream": "D leaves first", "shape": "tiles"})
+    assert table.text.splitlines()[1:] == [
+        "addition | what it is | 4096³ | 8192³",
+        "stream | D leaves first | × 1.000 | –",
+        "shape | tiles | × 1.250 | × 1.000",
+        "all together |  | × 1.500 | –",
+    ]
+    assert "2026-11-30" in table.markup
+    assert not viz.additions_table([])
+    # and none of this is a step of the ladder
+    assert list(viz.ratios(bench(*rows))) == ["gemm/hopper/step9", "gemm/hopper/tuned", "triton"]
+    assert len(viz.ladder_table(bench(*rows)).rows) == 2
+    html = measurements.recorded_html(bench(*rows).to_dict(), rows, "x")
+    assert "<code>gemm/hopper/tuned</code> without shape, stream<" in html
+
+
 # ------------------------------------------------------------------------------------- the roofline
 
 

@@ -50,6 +50,8 @@ swizzle, access)``                    address, bank, 16-byte chunk in shared mem
                                       and Triton; ``sizes_table`` the same in numbers, ``ratios``
                                       as a dict.
 ``roofline(rows, shape, dtype)``      The steps under the roof of the GPU that measured them.
+``additions_table(rows, dtype)``      What each addition of the tuned kernel gives at each size
+                                      (``gains``: as a dict), of ``h200/additions.json``.
 ``static.ladder(rows)``               Themed SVG (light and dark): bars of TFLOP/s per row.
 ``static.roofline(points, gpu)``      Themed SVG: named points under a roof that you give.
 ====================================  ==========================================================
@@ -113,7 +115,9 @@ from .figures import Figure, badge, figure, kinds
 from .hierarchy import execution_hierarchy
 from .layouts import bank, bank_conflicts, layout, smem_offset, swizzle_offset
 from .measurements import (
+    additions_table,
     benchmarked,
+    gains,
     ladder,
     ladder_table,
     modelled,
@@ -131,12 +135,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Figure",
+    "additions_table",
     "badge",
     "bank",
     "bank_conflicts",
     "benchmarked",
     "execution_hierarchy",
     "figure",
+    "gains",
     "gemm_tiles",
     "kinds",
     "ladder",

@@ -189,7 +189,15 @@ def _ratios(rows: Sequence[Row]) -> list[Column]:
 
 
 def _code(row: Row) -> str:
-    return f"<code>{html.escape(row['kernel'])}</code>"
+    return f"<code>{html.escape(row['kernel'])}</code>{html.escape(_options(row))}"
+
+
+def _options(row: Row) -> str:
+    """How a kernel was built, where that is not usual: `` without stream``."""
+    return "".join(
+        f" {name} {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in row.get("options", {}).items()
+    )
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
@@ -435,6 +443,7 @@ def benchmarked(
         for row in recorded.rows
         if row["kernel"] in names
         and row.get("dtype") == dtype
+        and not row.get("options")
         and (shapes is None or _shape_of(row) in {tuple(shape) for shape in shapes})
     ]
     reason = f"Not measured here: {made.reason}"
@@ -461,9 +470,9 @@ def _given(rows: Any) -> tuple[list[Row], Mapping[str, Any]]:
     """Rows and provenance of what a picture is to show; :data:`MEASURED` where it says nothing."""
     if rows is None or isinstance(rows, str):
         rows = results(rows or MEASURED)
-    if hasattr(rows, "provenance"):
-        return list(rows.rows), rows.provenance
-    return list(rows), {}
+    found, provenance = (rows.rows, rows.provenance) if hasattr(rows, "rows") else (rows, {})
+    # What was built with options, to see what they do, is no step of a ladder.
+    return [row for row in found if not row.get("options")], provenance
 
 
 def _at(rows: Iterable[Row], dtype: str, arch: str | None, shape: Shape | None) -> dict[str, Row]:
@@ -656,6 +665,74 @@ def _error(row: Row, rungs: Rungs) -> str:
 def _published_by(row: Row, rungs: Rungs) -> str:
     one = rungs.cited.get(row["kernel"])
     return "–" if one is None else html.escape(str(one.get("source", "")))
+
+
+# ------------------------------------------------------------------------------------ additions
+
+ADDITIONS = "h200/additions"
+
+
+def gains(rows: Any = None, dtype: str = "float16") -> dict[str, dict[Shape, float]]:
+    """What each addition of the tuned kernel gives: its name -> shape -> time without over with.
+
+    rows: a ``Benchmark``, rows, or the name of a result file (``"h200/additions"``, which it is
+    where nothing is given), as ``scripts/h200/additions.py`` writes it. ``""`` names all of them
+    together. Above 1, the addition makes the kernel faster.
+    """
+    if rows is None or isinstance(rows, str):
+        rows = results(rows or ADDITIONS)
+    listed = [r for r in getattr(rows, "rows", rows) if r["dtype"] == dtype]
+    whole = {(row["kernel"], _shape_of(row)): row["ms"] for row in listed if not row.get("options")}
+    every = {name for row in listed for name in row.get("options", {}).get("without", [])}
+    found: dict[str, dict[Shape, float]] = {}
+    for row in sorted(listed, key=lambda row: row["M"]):
+        without, shape = row.get("options", {}).get("without"), _shape_of(row)
+        if not without or (row["kernel"], shape) not in whole or shape is None:
+            continue
+        name = without[0] if len(without) == 1 else "" if set(without) == every else None
+        if name is not None:
+            found.setdefault(name, {})[shape] = row["ms"] / whole[row["kernel"], shape]
+    return found
+
+
+def additions_table(
+    rows: Any = None, dtype: str = "float16", *, words: Mapping[str, str] | None = None
+) -> Shown:
+    """:func:`gains` as a table, a line for each addition and a column for each shape.
+
+    words: what each addition is (``mg.gemm.tuned("hopper").module.ADDITIONS``).
+    """
+    if rows is None or isinstance(rows, str):
+        rows = results(rows or ADDITIONS)
+    found = gains(rows, dtype)
+    if not found:
+        return _absent("The gain of each addition has not been measured yet.")
+    listed = [row for row in getattr(rows, "rows", rows) if row["dtype"] == dtype]
+    provenance = getattr(rows, "provenance", {})
+    shapes = sorted({shape for of in found.values() for shape in of}, key=lambda s: s[0])
+    titles = [
+        f"{M}³" if M == N == K else "\u00a0×\u00a0".join(map(str, (M, N, K))) for M, N, K in shapes
+    ]
+    words = words or {}
+    header = ["addition", *(["what it is"] if words else []), *titles]
+    names = [name for name in [*words, *found] if name in found and name]
+    lines = [
+        [
+            name or "all together",
+            *([words.get(name, "")] if words else []),
+            *(f"× {found[name][s]:.3f}" if s in found[name] else "–" for s in shapes),
+        ]
+        for name in [*dict.fromkeys(names), *([""] if "" in found else [])]
+    ]
+    caption = "Time without the addition over time with it, in the same run; above × 1 it helps"
+    markup = (
+        f'<div class="mg-recorded"><p>{_badges(provenance, listed)}</p>'
+        f'<div class="mg-scroll" tabindex="0" role="group" aria-label="{html.escape(caption)}">'
+        f"{figures.table_html(header, lines, caption)}</div>"
+        f"{provenance_html(provenance, listed)}</div>"
+    )
+    text = "\n".join(" | ".join(line) for line in [header, *lines])
+    return Shown(markup, f"{caption}\n{text}", listed, provenance, "recorded")
 
 
 def _drawn(draw: Callable[[Any], Any]) -> Any:
