@@ -90,6 +90,13 @@ def test_the_ladder_shows_one_shape_and_dtype_with_its_baselines(made):
     assert "recorded: NVIDIA H200, 2026-11-30, float16" in picture._repr_html_()
 
 
+def test_figures_are_written_without_powers_of_ten():
+    picture = drawn(viz.ladder(bench(row("step3", 0.1)), title="fast"))
+    assert "1,374" in svg_texts(picture)
+    assert "Step 3 1,374" in picture.alt
+    assert "e+03" not in picture.svg
+
+
 def test_per_sm_the_steps_of_one_tile_stand_beside_the_others(made):
     picture = drawn(viz.ladder(made, value="tflops_per_sm"))
     assert "Step 1 0.42; Step 3 1.3" in picture.alt
@@ -260,7 +267,7 @@ def test_points_lie_under_the_roof_of_their_gpu(made, calibrated):
     assert f"ridge at {peak / 4:.0f} FLOP a byte of memory and {peak:.0f} TFLOP/s" in picture.alt
     assert f"{4096 * 132 * 1.5e9 / 1e12:.0f} at the clock that was seen" in picture.alt
     # 2n³ FLOP over 3 matrices of n² elements of two bytes
-    assert f"Step 4 at {2 * 4096 / 6:.3g} FLOP a byte reaches 550 TFLOP/s" in picture.alt
+    assert f"Step 4 at {2 * 4096 / 6:,.0f} FLOP a byte reaches 550 TFLOP/s" in picture.alt
     tiles = drawn(
         viz.roofline(
             made, intensity={"gemm/hopper/step3": 64}, traffic="L2", bandwidth="l2", kernels=None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from .measurements import BASELINES, baselines, kernel_title
+from .measurements import BASELINES, baselines, kernel_title, number
 from .static import ACCENT, BG, FG, GOOD, MUTED, VIOLET, WARM, Picture, style, themed
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def ladder(rungs: Rungs, value: str, title: str | None, alt: str | None) -> Pict
                     linewidth=1.5,
                 )
                 _over(axes, x - both * width / 2, measured[kernel])
-                said.append(f"{measured[kernel]:.3g}" + (" (stale)" if stale else ""))
+                said.append(f"{number(measured[kernel])}" + (" (stale)" if stale else ""))
             if kernel in modelled:
                 axes.bar(
                     x + both * width / 2,
@@ -75,12 +75,12 @@ def ladder(rungs: Rungs, value: str, title: str | None, alt: str | None) -> Pict
                 )
                 if kernel not in measured:
                     _over(axes, x + both * width / 2, modelled[kernel])
-                said.append(f"modelled {modelled[kernel]:.3g}")
+                said.append(f"modelled {number(modelled[kernel])}")
             if kernel in cited:
                 axes.plot(
                     [x], [cited[kernel]], "D", color=GOOD, markerfacecolor="none", markersize=9
                 )
-                said.append(f"published {cited[kernel]:.3g}")
+                said.append(f"published {number(cited[kernel])}")
             words.append(f"{kernel_title(kernel)} {', '.join(said)}")
         if measured:
             legend.append(Patch(facecolor=ACCENT, edgecolor=ACCENT, label="measured"))
@@ -120,7 +120,7 @@ def ladder(rungs: Rungs, value: str, title: str | None, alt: str | None) -> Pict
 def _over(axes, x: float, y: float) -> None:
     """The figure over a bar, and over the lines that pass there."""
     axes.annotate(
-        f"{y:.3g}",
+        f"{number(y)}",
         (x, y),
         xytext=(0, 4),
         textcoords="offset points",
@@ -155,7 +155,7 @@ def _baseline_lines(axes, rungs: Rungs, at: dict[str, float], handles: list, wor
             label=f"{label}, same run",
         )
         low, high = min(reached.values()), max(reached.values())
-        words.append(f"{label} in the same runs {low:.3g} to {high:.3g}")
+        words.append(f"{label} in the same runs {number(low)} to {number(high)}")
         top = max(top, high)
     return top
 
@@ -251,7 +251,7 @@ def roofline(
         axes.set_ylabel("TFLOP/s")
         axes.grid(which="major", linewidth=0.8)
         words = "; ".join(
-            f"{n} at {x:.3g} FLOP a byte reaches {y:.3g} TFLOP/s" for n, x, y in points
+            f"{n} at {number(x)} FLOP a byte reaches {number(y)} TFLOP/s" for n, x, y in points
         )
         lower = "" if seen is None else f", {seen:.0f} at the clock that was seen under load"
         return themed(
@@ -292,7 +292,7 @@ def _labelled_points(axes, points: Sequence[tuple[str, float, float]]) -> None:
         for (name, x, y), place in zip(own, places, strict=True):
             axes.plot([x], [y], "o", color=ACCENT, markersize=7)
             axes.annotate(
-                f"{name}: {y:.3g}",
+                f"{name}: {number(y)}",
                 (x, y),
                 xytext=(x * 1.25, low * math.exp(place * height)),
                 textcoords="data",

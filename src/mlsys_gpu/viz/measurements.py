@@ -152,7 +152,8 @@ def _shape(row: Row) -> str:
     return ", ".join(words + (["causal"] if row.get("causal") else []))
 
 
-def _number(value: float | None, digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure for a reader: three digits, and never a power of ten."""
     if value is None:
         return "–"
     return f"{value:.{digits}g}" if abs(value) < 100 else f"{value:,.0f}"
@@ -211,17 +212,17 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     if any("ms" in row for row in rows):
         columns += [
             ("time (p20–p80)", _time),
-            ("TFLOP/s", lambda row: _number(row.get("tflops"))),
+            ("TFLOP/s", lambda row: number(row.get("tflops"))),
         ]
     if any("gb_per_s" in row for row in rows):
-        columns.append(("GB/s", lambda row: _number(row.get("gb_per_s"))))
+        columns.append(("GB/s", lambda row: number(row.get("gb_per_s"))))
     if any("tflops_per_sm" in row for row in rows):
-        columns.append(("TFLOP/s per SM", lambda row: _number(row.get("tflops_per_sm"))))
+        columns.append(("TFLOP/s per SM", lambda row: number(row.get("tflops_per_sm"))))
     columns += _ratios(rows)
     if any(row.get("timing") == "graph" for row in rows):
         columns.append(("timed as", lambda row: _TIMINGS.get(row.get("timing", ""), "–")))
     if any("max_error" in row and "ms" not in row for row in rows):
-        columns.append(("largest error / bound", lambda row: _number(row.get("max_error"))))
+        columns.append(("largest error / bound", lambda row: number(row.get("max_error"))))
     columns += [
         (tool, partial(_sanitized, tool=tool))
         for tool in ("memcheck", "racecheck", "synccheck")
@@ -233,7 +234,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
             ("differing", lambda row: f"{row['differing']:,}"),
             (
                 "largest difference, in units of the largest partial sum's last place",
-                lambda row: _number(row.get("max_partial_sum_ulps")),
+                lambda row: number(row.get("max_partial_sum_ulps")),
             ),
         ]
     return columns
@@ -612,20 +613,20 @@ def ladder_table(
     if measured:
         columns += [
             ("time (p20–p80)", lambda row: _time(row) if "ms" in row else "–"),
-            ("TFLOP/s", lambda row: _number(row.get("tflops"))),
+            ("TFLOP/s", lambda row: number(row.get("tflops"))),
             ("gain", partial(_gain, rungs=rungs)),
             *_ratios(measured),
         ]
     if rungs.launches:
         columns.append(
-            ("TFLOP/s, modelled", lambda row: _number(rungs.modelled_tflops(row["kernel"])))
+            ("TFLOP/s, modelled", lambda row: number(rungs.modelled_tflops(row["kernel"])))
         )
         if measured:
             columns.append(("model's error in time", partial(_error, rungs=rungs)))
         columns.append(("bound by, modelled", lambda row: html.escape(row.get("bound", "–"))))
     if rungs.cited:
         columns += [
-            ("TFLOP/s, published", lambda row: _number(rungs.cited_tflops(row["kernel"]))),
+            ("TFLOP/s, published", lambda row: number(rungs.cited_tflops(row["kernel"]))),
             ("published by", partial(_published_by, rungs=rungs)),
         ]
     if any(rungs.state(kernel) == "stale" for kernel in rungs.kernels):
