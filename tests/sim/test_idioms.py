@@ -868,6 +868,81 @@ def kernel(X: T.Buffer((4, 128), "float32"), Y: T.Buffer((128,), "float32")):
 )
 
 
+# A commit for several K tiles, each of which has been waited for on its own.
+IDIOMS["one_commit_for_a_tile"] = (
+    """
+from tvm.script.tirx import tile as Tx
+from tvm.tirx.layout import wg_local_layout
+from mlsys_gpu.kernels.common import finish, tcgen05_commit, tma_load
+
+
+def build():
+    @T.prim_func
+    def kernel(A: T.Buffer((128, 192), "float16"), B: T.Buffer((64, 192), "float16"), D: T.Buffer((128, 64), "float32")):
+        T.device_entry()
+        cta = T.cta_id([1])
+        wg_id = T.warpgroup_id([1])
+        warp_id = T.warp_id([4])
+        tid = T.thread_id([128])
+        pool = T.SMEMPool()
+        tmem = T.TMEMPool(pool, total_cols=512)
+        acc = tmem.alloc((128, 64), "float32")
+        full = pool.alloc((3,), "uint64", align=8)
+        done = pool.alloc((1,), "uint64", align=8)
+        As = pool.alloc_tcgen05_mma_AB((3, 128, 64), "float16")
+        Bs = pool.alloc_tcgen05_mma_AB((3, 64, 64), "float16")
+        pool.commit()
+        tmem.commit()
+        if tid == 0:
+            for s in T.unroll(3):
+                T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
+            T.ptx.mbarrier.init.shared.b64(done.ptr_to([0]), T.uint32(1))
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.cuda.cta_sync()
+        if tid == 32:
+            for s in T.serial(3):
+                T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([s]), T.uint32(192 * 128))
+                tma_load(As[s, :, :], A[:, s * 64 : s * 64 + 64], full.ptr_to([s]))
+                tma_load(Bs[s, :, :], B[:, s * 64 : s * 64 + 64], full.ptr_to([s]))
+        if tid == 0:
+            for k in T.serial(3):
+                T.cuda.mbarrier_wait(full.ptr_to([k]), 0)
+                T.ptx.tcgen05.fence__after_thread_sync()
+                Tx.gemm_async(acc[:, :], As[k, :, :], Bs[k, :, :], accum=k != 0, dispatch="tcgen05")
+            tcgen05_commit(done.ptr_to([0]))
+        T.cuda.mbarrier_wait(done.ptr_to([0]), 0)
+        T.ptx.tcgen05.fence__after_thread_sync()
+        regs = T.alloc_local((64,), "float32")
+        regs_wg = regs.view(128, 64, layout=wg_local_layout(64))
+        Tx.wg.copy_async(regs_wg[:, :], acc[:, :])
+        T.ptx.tcgen05.wait__ld.sync.aligned()
+        Tx.wg.copy(D[:, :], regs_wg[:, :])
+        T.ptx.tcgen05.fence__before_thread_sync()
+        T.cuda.cta_sync()
+        T.ptx.tcgen05.fence__after_thread_sync()
+        tmem.dealloc()
+    return finish(kernel, "one_commit", "blackwell")
+
+
+kernel = build()
+""",
+    lambda: [
+        whole(25, 128, 192, dtype=np.float16, low=-3, high=3),
+        whole(26, 64, 192, dtype=np.float16, low=-3, high=3),
+        blank(128, 64),
+    ],
+    lambda a, b, d: a.astype(float) @ b.astype(float).T,
+    [
+        (
+            "T.cuda.mbarrier_wait(full.ptr_to([k]), 0)",
+            "T.cuda.mbarrier_wait(full.ptr_to([0]), 0)",
+            "race-smem",
+            "gemm_async",
+        ),
+    ],
+)
+
+
 def stencil(x):
     return np.roll(x, -1) + np.roll(x, 1)
 

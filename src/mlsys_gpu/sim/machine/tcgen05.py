@@ -905,14 +905,28 @@ def tcgen05_mma(
         a_in_tmem,
         off if any(off) else (),
     )
-    if pipe.batch and (len(pipe.batch) >= 16 or not pipe.batch[-1].continued_by(step)):
-        pipe.flush()
+    if pipe.batch:
+        last = pipe.batch[-1]
+        if len(pipe.batch) >= 16 or not last.continued_by(step) or _has_waited(w, last, step):
+            pipe.flush()
     pipe.seen = step.seen
     if known is not None:
         _keep(pipe.issued, pipe.clock << CLOCK_SHIFT | w.s, int(known.clock[w.agent]))
     pipe.batch.append(step)
     w.open = pipe
     w.machine.count("mma_instructions")
+
+
+def _has_waited(w: Warp, last: Step, step: Step) -> bool:
+    """Whether the issuer has come to know more than of itself between two MMAs.
+
+    A product that takes both together would be checked by what was known before the first.
+    """
+    if last.seen is None or step.seen is None:
+        return False
+    news = last.seen != step.seen
+    news[:, w.agent] = False
+    return bool(news.any())
 
 
 def _shape_rule(form: descriptors.Instruction, group: int) -> None:
