@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlsys_gpu.grading import stubs
-from mlsys_gpu.grading.checks import ch01, ch10, ch12, ch13
+from mlsys_gpu.grading.checks import ch01, ch10, ch12, ch13, ch14
 from mlsys_gpu.grading.checks.base import Call, Predict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +22,10 @@ def solution(name: str, tmp_path: Path, *, stub: bool = False) -> ModuleType:
     text = (ROOT / "solutions" / name).read_text(encoding="utf-8")
     file = tmp_path / f"{'stub' if stub else 'worked'}_{Path(name).name}"
     file.write_text(stubs.make_stub(text, "0.0") if stub else stubs.worked(text), encoding="utf-8")
+    return module_of(file)
+
+
+def module_of(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -266,6 +270,141 @@ def test_pipeline_target_lies_between_three_stages_and_four(tmp_path) -> None:
     assert reached[4] > 1.05 * ch13.PIPELINE_TFLOPS
 
 
+def test_first_phases_by_hand() -> None:
+    # Tile 3 of 4 K tiles, K tile 2: the 15th use of a ring of 4, turn 3; accumulator 1, turn 1.
+    assert wanted(ch14.phases, 3, 2, 4, 4, 2, False) == (0, 1, 0, 1)
+    assert wanted(ch14.phases, 3, 2, 4, 4, 2, True) == (1, 1, 1, 1)
+    assert wanted(ch14.phases, 0, 0, 4, 4, 2, True) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fixture", "options", "bm", "bn"),
+    [
+        ("multicast", "hopper_cluster", {"clusters": 1}, 64, 64),
+        ("cta_group::2", "blackwell_persistent", {"clusters": 1, "tile_n": 128}, 128, 128),
+    ],
+)
+def test_bytes_of_a_pair_against_kernels(kind, fixture, options, bm, bn) -> None:
+    """What right kernels hand to arrive.expect_tx, and what TMA counts."""
+    import mlsys_gpu as mg
+    from mlsys_gpu.lowering import lower
+
+    M, N, K = 2 * bm, bn, 192
+    kernel = module_of(ROOT / f"tests/sim/fixtures/{fixture}.py").build(M, N, K, **options)
+    A, B = np.ones((M, K), np.float16), np.ones((N, K), np.float16)
+    report = mg.simulate(kernel, A, B, np.zeros((M, N), np.float16))
+    assert report.ok
+    loaded, stage, rank0, rank1 = wanted(ch14.pair_bytes, kind, bm, bn, 64, 2)  # type: ignore
+    assert report.counters["tma_load_bytes"] == 2 * loaded * (K // 64)
+    expected = re.findall(
+        r'T\.uint32\((\d+)\), "arrive", "expect_tx"', lower(kernel).device.script()
+    )
+    assert [int(n) for n in expected] == [rank0]
+    assert rank1 == (rank0 if kind == "multicast" else 0)
+    rows = bm + (bn if kind == "multicast" else bn // 2)
+    assert stage == rows * 64 * 2
+
+
+@pytest.mark.parametrize("fault", ch14.FAULTS)
+@pytest.mark.parametrize(("stages", "tiles", "k_tiles"), [(4, 3, 6), (3, 2, 5), (4, 1, 4)])
+def test_who_is_stuck_against_the_simulator(fault, stages, tiles, k_tiles) -> None:
+    from tvm.script import tirx as T
+
+    import mlsys_gpu as mg
+    from mlsys_gpu.kernels.common import finish
+
+    first, count = 0 if fault == "phase" else 1, 2 if fault == "count" else 1
+    last, late = k_tiles - 1 if fault == "last" else k_tiles, stages if fault == "late" else 0
+
+    @T.prim_func
+    def kernel(A: T.Buffer((1,), "int32")):  # type: ignore
+        T.device_entry()
+        cta = T.cta_id([1])
+        tid = T.thread_id([64])
+        pool = T.SMEMPool()
+        full = pool.alloc((stages,), "uint64", align=8)
+        empty = pool.alloc((stages,), "uint64", align=8)
+        pool.commit()
+        if tid == 0:
+            for s in T.unroll(stages):
+                T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
+                T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), T.uint32(count))
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.cuda.cta_sync()
+        if tid == 0:
+            for n in T.serial(tiles * k_tiles):
+                s = T.meta_var(n % stages)
+                T.cuda.mbarrier_wait(empty.ptr_to([s]), (n // stages + first) % 2)
+                T.ptx.mbarrier.arrive.shared.b64(full.ptr_to([s]), T.uint32(1))
+        if tid == 32:
+            for n in T.serial(tiles * k_tiles):
+                s = T.meta_var(n % stages)
+                T.cuda.mbarrier_wait(full.ptr_to([s]), n // stages % 2)
+                if n >= late and n % k_tiles != last:
+                    T.ptx.mbarrier.arrive.shared.b64(empty.ptr_to([s]), T.uint32(1))
+
+    report = mg.simulate(finish(kernel, "ring", "hopper"), np.zeros(1, np.int32))
+    found: dict[str, tuple[int, int]] = {}
+    for waiting in (report.deadlock or {"waiting": []})["waiting"]:
+        text = re.search(r"phase parity (\d) of (\w+)\[(\d)\]", waiting["waits_for"])
+        assert text is not None
+        found[text[2]] = (int(text[3]), int(text[1]))
+    want = wanted(ch14.deadlock, stages, tiles, k_tiles, fault)
+    assert want == (found.get("empty"), found.get("full"))
+
+
+@pytest.mark.parametrize(("warpgroups", "ctas"), [(3, 1), (2, 2), (3, 2), (5, 1)])
+def test_registers_against_the_simulator(warpgroups, ctas) -> None:
+    """The simulator keeps a CTA to what it was launched with: 8 registers more, and it hangs."""
+    from tvm.script import tirx as T
+
+    import mlsys_gpu as mg
+    from mlsys_gpu.kernels.common import finish
+
+    def build(consumer):
+        @T.prim_func
+        def kernel(A: T.Buffer((128 * warpgroups,), "int32")):  # type: ignore
+            T.device_entry()
+            T.attr({"tirx.launch_bounds_min_blocks_per_sm": ctas})
+            cta = T.cta_id([1])
+            wg_id = T.warpgroup_id([warpgroups])
+            tid = T.thread_id([128 * warpgroups])
+            if wg_id == 0:
+                T.ptx.setmaxnreg.dec.sync.aligned.u32(24)
+            else:
+                T.ptx.setmaxnreg.inc.sync.aligned.u32(consumer)
+            A[tid] = tid
+
+        return finish(kernel, "budget", "hopper")
+
+    launch, consumer = wanted(ch14.registers, warpgroups, ctas, 24)  # type: ignore
+    A = np.zeros(128 * warpgroups, np.int32)
+    assert mg.simulate(build(consumer), A).ok
+    findings = mg.simulate(build(consumer + 8), A).findings
+    assert [f.code for f in findings] == ["setmaxnreg-budget"]
+    assert f"({128 * warpgroups} * {launch})" in findings[0].message
+
+
+def test_overlap_target_needs_stages_and_an_accumulator(tmp_path) -> None:
+    """The stub says that it reaches little more than half of the target."""
+    import mlsys_gpu as mg
+
+    shape = ch14.OVERLAP_SHAPE
+    M, N, K = (shape[name] for name in "MNK")
+
+    def reached(module, **constants):
+        vars(module).update(constants)
+        A, B = np.zeros((M, K), np.float16), np.zeros((N, K), np.float16)
+        report = mg.simulate(module.build(**shape), A, B, np.zeros((M, N), np.float16), timing=True)
+        return report.timing.tflops(2 * M * N * K) / ch14.OVERLAP_TFLOPS
+
+    assert 0.5 < reached(solution("ch14/ex14_9_overlap.py", tmp_path, stub=True)) < 0.6
+    worked = solution("ch14/ex14_9_overlap.py", tmp_path)
+    assert reached(worked) > 1.02
+    assert reached(worked, BUFFERS=1) < 0.99
+    assert reached(worked, BUFFERS=2, PIPE_DEPTH=4) < 0.95
+
+
 def test_page_answers() -> None:
     """The numbers of the pages, worked out by hand."""
     pages = [
@@ -279,6 +418,10 @@ def test_page_answers() -> None:
         (ch12.descriptor, 0x4000004000010082),
         (ch13.expected_bytes, (32768, (104 + 72) * 8 * 2, 104 * 72 * 2)),
         (ch13.ring, [(0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 0)]),
+        (ch14.phases, (1, 0, 1, 0)),
+        (ch14.pair_bytes, (32768, 32768, 65536, 0)),
+        (ch14.deadlock, ((1, 1), (1, 0))),
+        (ch14.registers, (168, 232)),
     ]
     for check, answer in pages:
         assert check.page is not None

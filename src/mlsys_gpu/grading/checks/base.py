@@ -248,6 +248,28 @@ class Ran:
     report: Report
 
 
+def modelled_waits(ran: Ran, operation: str) -> str:
+    """One sentence about what the warps that issue ``operation`` wait for, in modelled cycles.
+
+    Empty where no warp issues it, or none waits.
+    """
+    for role in ran.report.timing.statistics()["roles"]:
+        if operation not in role["name"]:
+            continue
+        waits: dict[str, float] = {}
+        for name, cycles in role["waits"].items():
+            barrier = name.partition("[")[0]
+            waits[barrier] = waits.get(barrier, 0.0) + cycles
+        longest = sorted(waits, key=lambda name: -waits[name])[:2]
+        if longest:
+            listed = " and ".join(f"{waits[name]:,.0f} for {name}" for name in longest)
+            return (
+                f"Of {role['cycles']:,.0f} modelled cycles, the warps that issue {operation} wait "
+                f"{listed}."
+            )
+    return ""
+
+
 @dataclass
 class Kernel:
     """A function that builds a kernel; the kernel runs in the simulator on inputs drawn afresh.

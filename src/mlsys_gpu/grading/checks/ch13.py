@@ -17,6 +17,7 @@ from mlsys_gpu.grading.checks.base import (
     Ran,
     draw_distinct,
     gemm_data,
+    modelled_waits,
 )
 
 # --- 13.1 ------------------------------------------------------------------------------------
@@ -366,7 +367,7 @@ def _pipeline_target(ran: Ran) -> Explanation:
     if reached < PIPELINE_TFLOPS:
         return (
             f"it reaches {reached:.1f} modelled TFLOP/s, in {timing.microseconds:.1f} modelled µs; "
-            f"the target is {PIPELINE_TFLOPS:g}.",
+            f"the target is {PIPELINE_TFLOPS:g}. {modelled_waits(ran, 'wgmma')}".strip(),
             1 if reached < PIPELINE_TFLOPS / 2 else 2,
         )
     return None
