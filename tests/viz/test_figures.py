@@ -17,6 +17,7 @@ MAKERS = {
     "execution-hierarchy": lambda: viz.execution_hierarchy(),
     "layout": lambda: viz.layout(16, 64),
     "gemm-tiles": lambda: viz.gemm_tiles(256, 384, 192),
+    "tile-order": lambda: viz.tile_order([(512, 384, 256)], ctas=4),
     "timeline": lambda: viz.timeline(two_stage()),
 }
 

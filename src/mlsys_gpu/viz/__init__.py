@@ -30,6 +30,8 @@ swizzle, access)``                    address, bank, 16-byte chunk in shared mem
                                       without swizzle; which thread touches it; bank conflicts.
 ``gemm_tiles(M, N, K, tile, dtype)``  Kind ``gemm-tiles``: output tiles, the CTA of each, the K
                                       loop step by step, bytes moved and FLOP done.
+``tile_order(shapes, ctas, groups)``  Kind ``tile-order``: rounds of tiles in several orders, which
+                                      rows of A and B each round reads, and how many bytes.
 ``timeline(data)``                    Kind ``timeline``: a modelled run cycle by cycle: roles,
                                       engines, barriers' phases, stages' contents, TMEM, and the
                                       source line of each role. The function ``page`` of its
@@ -60,7 +62,7 @@ The convenience functions take ``title=``, ``alt=`` and ``caption=`` too, each w
 
 The arithmetic behind the figures is public and tested on its own: ``swizzle_offset``,
 ``smem_offset``, ``bank``, ``bank_conflicts`` (module ``viz.layouts``), ``tile_traffic`` (module
-``viz.tiles``).
+``viz.tiles``), ``tile_at`` and ``order_traffic`` (module ``viz.order``).
 
 In a chapter (Sphinx, module ``book/_ext/mlsys_book.py``)
 ---------------------------------------------------------
@@ -127,6 +129,7 @@ from .measurements import (
     sizes,
     sizes_table,
 )
+from .order import order_traffic, tile_at, tile_order
 from .tiles import gemm_tiles, tile_traffic
 from .timeline import timeline
 
@@ -149,6 +152,7 @@ __all__ = [
     "ladder_table",
     "layout",
     "modelled",
+    "order_traffic",
     "ratios",
     "results",
     "roofline",
@@ -157,6 +161,8 @@ __all__ = [
     "smem_offset",
     "static",
     "swizzle_offset",
+    "tile_at",
+    "tile_order",
     "tile_traffic",
     "timeline",
 ]

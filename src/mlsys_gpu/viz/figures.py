@@ -17,6 +17,7 @@ KINDS: dict[str, str] = {
     "execution-hierarchy": "viz-execution-hierarchy.js",
     "layout": "viz-layout.js",
     "gemm-tiles": "viz-gemm-tiles.js",
+    "tile-order": "viz-tile-order.js",
     "timeline": "viz-timeline.js",
 }
 
