@@ -10,6 +10,7 @@ import functools
 import html
 import importlib.util
 import itertools
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from mlsys_gpu.viz.figures import Html, badge, table_html
 __all__ = [
     "Change",
     "attempt",
-    "broken",
+    "changed",
     "counted",
     "diagnose",
     "drawn",
@@ -31,6 +32,9 @@ __all__ = [
     "residents",
     "run",
     "table",
+    "tensor_share",
+    "turns",
+    "waits",
 ]
 
 #: One change of a source: text that occurs once, and what stands there instead.
@@ -49,9 +53,10 @@ def _show(what: Any) -> None:
 
 def table(header: Sequence[Any], rows: Sequence[Sequence[Any]], caption: str = "") -> Html:
     """A table for a page; lines of text where there is no HTML."""
-    # A shape stays on one line.
+    # A shape stays on one line, and so does a number with its unit.
     whole = [
-        [str(cell).replace(" × ", "\u00a0×\u00a0") for cell in line] for line in [header, *rows]
+        [re.sub(r" (?=[×µ])|(?<=×) |(?<=\d) (?=[KM]iB$|MHz$)", "\u00a0", str(cell)) for cell in line]
+        for line in [header, *rows]
     ]
     text = "\n".join(" | ".join(line) for line in whole)
     return Html(table_html(whole[0], whole[1:], caption), text)
@@ -85,11 +90,12 @@ def inspected(kernel: Any, what: str) -> Any:
 # --- Run -----------------------------------------------------------------------------------------
 
 
-def run(step: Any, M: int, N: int, K: int, dtype: str = "float16") -> Any:
+def run(step: Any, M: int, N: int, K: int, dtype: str = "float16", **options: Any) -> Any:
     """Run a step where this machine can, show one line about it, and return the outcome.
 
     On a GPU of the step's architecture it runs there, else in the simulator. D is filled with NaN
-    before, and compared with a float64 product after. Raises what the step's ``build`` raises.
+    before, and compared with a float64 product after. ``options`` go to the step's ``build``, and
+    what it raises is raised.
     """
     import torch
 
@@ -100,9 +106,10 @@ def run(step: Any, M: int, N: int, K: int, dtype: str = "float16") -> Any:
     A = torch.randn(M, K).to(**where)
     B = torch.randn(N, K).to(**where)
     D = torch.full((M, N), torch.nan, **where)
-    outcome = launch.run(step.build(M, N, K, dtype), A, B, D)
+    outcome = launch.run(step.build(M, N, K, dtype, **options), A, B, D)
     verdict = verification.compare_gemm_tensors(A, B, D)
-    text = f"{M} × {N} × {K} {dtype}: {verdict}"
+    more = "".join(f", {name} = {value}" for name, value in options.items())
+    text = f"{M} × {N} × {K} {dtype}{more}: {verdict}"
     found = getattr(outcome, "findings", None)
     if found is not None:
         text += "; no findings" if not found else f"; {len(found)} findings"
@@ -143,7 +150,7 @@ def _scratch() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory()
 
 
-def changed(text: str, changes: Sequence[Change]) -> str:
+def changed_source(text: str, changes: Sequence[Change]) -> str:
     """A source with each change made.
 
     Raises ValueError where a text to change does not occur exactly once, or where a change would
@@ -160,19 +167,20 @@ def changed(text: str, changes: Sequence[Change]) -> str:
 
 @functools.cache
 def _module(step: Any, changes: tuple[Change, ...]) -> Any:
-    text = changed(step.source_path.read_text(encoding="utf-8"), changes)
+    text = changed_source(step.source_path.read_text(encoding="utf-8"), changes)
     number = next(_numbers)
     path = Path(_scratch().name) / str(number) / step.source_path.name
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"changed_{number}_{step.number}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def broken(step: Any, *changes: Change) -> Any:
+def changed(step: Any, *changes: Change) -> Any:
     """The module of a step with its source changed; its lines keep their numbers.
 
     ``changes``: pairs of a text that occurs once in the source and what stands there instead.
@@ -187,11 +195,11 @@ def attempt(
     """Simulate a changed step: its report, and how D compares with float64.
 
     ``shape``: (M, N, K); float16. ``options`` go to :func:`mlsys_gpu.simulate`. Raises ValueError
-    as :func:`broken` does.
+    as :func:`changed` does.
     """
     A, B = verification.gemm_inputs(*shape)
     D = verification.poisoned(shape[:2])
-    report = sim.simulate(broken(step, *changes).build(*shape), A, B, D, **options)
+    report = sim.simulate(changed(step, *changes).build(*shape), A, B, D, **options)
     return report, verification.compare_gemm(A, B, D)
 
 
@@ -201,7 +209,7 @@ def diagnose(step: Any, shape: tuple[int, int, int], *changes: Change, **options
     Parameters and errors as :func:`attempt`.
     """
     before = step.source_path.read_text(encoding="utf-8")
-    after = changed(before, changes)
+    after = changed_source(before, changes)
     report, verdict = attempt(step, shape, *changes, **options)
     _show(badge("simulated", f"{step.arch}, {report.schedule} schedule"))
     lines = []
@@ -254,6 +262,75 @@ def recorded(
     note = f"{result.provenance['gpu']['name']}, {result.provenance['date'][:10]}{stale}"
     _show(badge("recorded", note))
     return rows, result.provenance
+
+
+def tensor_share(row: dict[str, Any], provenance: dict[str, Any]) -> float:
+    """Part of the clocks in which the tensor cores work, of a measured row; 0 to 1.
+
+    FLOP of the product over what all tensor cores could do in that time, at the SM clock that was
+    seen meanwhile (the GPU's highest, where none was noted).
+    """
+    gpu = provenance["gpu"]
+    mhz = row.get("sm_clock_mhz") or gpu["clock_khz"] / 1e3
+    clocks = row["ms"] * 1e3 * mhz * gpu["multiprocessors"]
+    rate = device.TENSOR_FLOP_PER_CLOCK_PER_SM[gpu["arch"]]
+    return 2 * row["M"] * row["N"] * row["K"] / (clocks * rate)
+
+
+def turns(timing: Any) -> dict[str, float]:
+    """The K loop on a modelled timeline's first SM, in cycles.
+
+    ``load``: from the first TMA load of a K tile until all of its bytes are there, where nothing
+    else is under way; ``mma``: the tensor core's work on a K tile; ``turn``: from one K tile's MMAs
+    to the next one's, in the mean. For kernels that load A and B by one TMA load each. Raises
+    ValueError for a timeline of fewer than two K tiles.
+    """
+    spans: dict[str, list[list[float]]] = {}
+    for track in timing.timeline()["tracks"]:
+        sm, _, engine = track["id"].partition("/")
+        if track["kind"] == "engine" and sm == "sm0":
+            spans[engine] = sorted(span[:2] for span in track["spans"])
+    products, loads = spans.get("tensor", []), spans.get("tma-load", [])
+    if len(products) < 2 or len(loads) != 2 * len(products):
+        raise ValueError(f"{len(products)} K tiles and {len(loads)} TMA loads make no K loop")
+    whole = [max(a[1], b[1]) - min(a[0], b[0]) for a, b in zip(loads[::2], loads[1::2], strict=True)]
+    return {
+        "load": min(whole),
+        "mma": min(t1 - t0 for t0, t1 in products),
+        "turn": (products[-1][0] - products[0][0]) / (len(products) - 1),
+    }
+
+
+def waits(*timings: Any) -> Html:
+    """A table of modelled launches: how busy the units are, and what each role waits for.
+
+    ``timings``: what :func:`mlsys_gpu.model` returns, or ``timing`` of a timed report.
+    """
+    rows = []
+    for timing in timings:
+        found = timing.statistics()
+        for number, role in enumerate(found["roles"]):
+            parts = [
+                f"{name} {cycles / role['cycles']:.0%}"
+                for name, cycles in role["waits"].items()
+                if cycles >= 0.02 * role["cycles"]
+            ]
+            first = number == 0
+            rows.append(
+                [
+                    timing.program.name.removeprefix("gemm_") if first else "",
+                    f"{timing.microseconds:.1f} µs" if first else "",
+                    f"{found['busy']['tensor cores']:.0%}" if first else "",
+                    f"{found['busy']['L2']:.0%}" if first else "",
+                    found["occupancy"]["ctas_per_sm"] if first else "",
+                    role["name"].replace(" TMA", "\u00a0TMA"),
+                    ", ".join(parts) or "–",
+                ]
+            )
+    _show(badge("modelled", ", ".join(dict.fromkeys(t.gpu for t in timings))))
+    return table(
+        ["kernel", "time", "tensor cores", "L2", "CTAs on an SM", "role", "waits for"], rows
+    )
 
 
 # Of an SM of either architecture: registers, bytes of shared memory, threads (CUDA C++ Programming

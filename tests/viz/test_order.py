@@ -16,7 +16,9 @@ def walk(tiles_m, tiles_n, group):
     return found
 
 
-@pytest.mark.parametrize("shape", [(32, 32, 8), (9, 3, 8), (5, 7, 2), (4, 6, 4), (3, 5, 1), (2, 2, 9)])
+@pytest.mark.parametrize(
+    "shape", [(32, 32, 8), (9, 3, 8), (5, 7, 2), (4, 6, 4), (3, 5, 1), (2, 2, 9)]
+)
 def test_the_order_goes_down_a_group_and_on_to_the_next_column(shape):
     m, n, group = shape
     found = [order.tile_at(i, m, n, group) for i in range(m * n)]

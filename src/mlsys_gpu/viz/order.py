@@ -129,6 +129,7 @@ def tile_order(
     *,
     ctas: int,
     groups: Sequence[int] = (1, 4, 8, 16),
+    group: int = 8,
     tile: tuple[int, int] = (128, 128),
     dtype: str = "float16",
     title: str | None = None,
@@ -139,7 +140,7 @@ def tile_order(
 
     The reader chooses a shape and an order, and steps through the rounds. shapes: (M, N, K) each.
     ctas: how many run at a time. groups: rows of tiles that are worked through together; the order
-    by whole columns is added. tile: (BM, BN). Raises ValueError for an empty choice, more than 64
+    by whole columns is added. group: the one that is shown first. tile: (BM, BN). Raises ValueError for an empty choice, more than 64
     tiles each way, or what :func:`order_traffic` refuses.
     """
     if not shapes or not groups:
@@ -148,9 +149,9 @@ def tile_order(
     for shape in shapes:
         columns = -(-shape[0] // tile[0])
         orders = []
-        for group in [*(g for g in dict.fromkeys(groups) if g < columns), columns]:
-            found = order_traffic(shape, ctas=ctas, group=group, tile=tile, dtype=dtype)
-            orders.append({"group": group, **found})
+        for rows_of in [*(g for g in dict.fromkeys(groups) if g < columns), columns]:
+            found = order_traffic(shape, ctas=ctas, group=rows_of, tile=tile, dtype=dtype)
+            orders.append({"group": rows_of, **found})
         if max(orders[0]["m"], orders[0]["n"]) > 64:
             raise ValueError(f"{shape} has {orders[0]['m']} × {orders[0]['n']} tiles; at most 64")
         choices.append({"shape": list(shape), "orders": orders})
@@ -181,7 +182,7 @@ def tile_order(
     )
     return figure(
         "tile-order",
-        {"ctas": ctas, "choices": choices},
+        {"ctas": ctas, "group": group, "choices": choices},
         title=title or f"{ctas} CTAs at a time: which tiles, and what they read",
         alt=alt or f"{ctas} CTAs compute a round of tiles at a time. {said}.",
         caption=caption,

@@ -251,3 +251,51 @@ def roofline(
             f"{words}.",
             title=title,
         )
+
+
+#: Colours of the memories in a :func:`data_path`, by the word that a stop's name begins with.
+_MEMORIES = {"GMEM": MUTED, "SMEM": WARM, "TMEM": ACCENT, "registers": GOOD}
+
+
+def data_path(
+    columns: dict[str, list[tuple[str, str] | None]], *, title: str, alt: str
+) -> Picture:
+    """Paths of data side by side: boxes for memories, and between them who moves the data, how.
+
+    columns: heading -> stops from top to bottom, ``(name, how it goes on)``; a name begins with
+    GMEM, SMEM, TMEM or registers. None leaves a row out, so that stops of two columns align.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyBboxPatch
+
+    most = max(map(len, columns.values()))
+    with style():
+        figure = Figure(figsize=(4.3 * len(columns), 0.42 + 1.03 * most))
+        axes = figure.subplots()
+        axes.set_axis_off()
+        axes.set_xlim(0, 5.2 * len(columns) - 0.2)
+        axes.set_ylim(-0.35, 2.1 * most - 0.5)
+        for number, (heading, stops) in enumerate(columns.items()):
+            x = 0.1 + 5.2 * number
+            axes.text(x, 2.1 * most - 0.85, heading, fontsize=14, fontweight="bold")
+            above = None
+            for row, stop in enumerate(stops):
+                if stop is None:
+                    continue
+                name, how = stop
+                y = 2.1 * (most - 1 - row) - 0.1
+                colour = _MEMORIES[name.split(":")[0].split()[0]]
+                axes.add_patch(
+                    FancyBboxPatch(
+                        (x, y), 4.3, 0.8, boxstyle="round,pad=0.06", facecolor="none",
+                        edgecolor=colour, linewidth=2,
+                    )
+                )  # fmt: skip
+                axes.text(x + 2.15, y + 0.38, name, ha="center", va="center")
+                if above is not None:
+                    top, words = above
+                    arrow = {"arrowstyle": "->", "color": FG, "linewidth": 1.5}
+                    axes.annotate("", (x + 0.5, y + 0.9), (x + 0.5, top - 0.08), arrowprops=arrow)
+                    axes.text(x + 0.75, (top + y + 0.82) / 2, words, va="center", fontsize=12)
+                above = (y, how)
+        return themed(figure, title=title, alt=alt)

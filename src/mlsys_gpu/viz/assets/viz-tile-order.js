@@ -5,7 +5,7 @@ mlsysViz.register("tile-order", (stage, data, ui) => {
   "use strict";
   const { el, svg } = ui;
   let choice = data.choices[0];
-  let order = choice.orders[0];
+  let order = choice.orders.find((o) => o.group === data.group) || choice.orders[0];
   let round = 0;
   let stepper = null;
 
@@ -31,11 +31,13 @@ mlsysViz.register("tile-order", (stage, data, ui) => {
     el("ul", { class: "mg-tl-legend" }, key("mg-order-now", "tiles of this round"),
       key("mg-order-done", "done before"), key("mg-order-read-a", "read of A"),
       key("mg-order-read-b", "read of B")),
-    el("div", { class: "mg-order" },
-      el("div", {}), el("div", {}, title("B", "block columns of D"), b),
-      el("div", { class: "mg-order-side" }, title("A", ""), a), d),
-    el("p", { class: "mg-sub" }, "This round"), now.element,
-    el("p", { class: "mg-sub" }, "The whole product"), all.element);
+    el("div", { class: "mg-order-and" },
+      el("div", { class: "mg-order" },
+        el("div", {}), el("div", {}, title("B", "block columns of D"), b),
+        el("div", { class: "mg-order-side" }, title("A", ""), a), d),
+      el("div", {},
+        el("p", { class: "mg-sub" }, "This round"), now.element,
+        el("p", { class: "mg-sub" }, "The whole product"), all.element)));
 
   const box = (className, [y0, y1, x0, x1]) =>
     svg("rect", { class: className, x: x0, y: y0, width: x1 - x0, height: y1 - y0 });
