@@ -55,7 +55,10 @@ def table(header: Sequence[Any], rows: Sequence[Sequence[Any]], caption: str = "
     """A table for a page; lines of text where there is no HTML."""
     # A shape stays on one line, and so does a number with its unit.
     whole = [
-        [re.sub(r" (?=[×µ])|(?<=×) |(?<=\d) (?=[KM]iB$|MHz$)", "\u00a0", str(cell)) for cell in line]
+        [
+            re.sub(r" (?=[×µ])|(?<=×) |(?<=\d) (?=[KM]iB$|MHz$)", "\u00a0", str(cell))
+            for cell in line
+        ]
         for line in [header, *rows]
     ]
     text = "\n".join(" | ".join(line) for line in whole)
@@ -293,7 +296,9 @@ def turns(timing: Any) -> dict[str, float]:
     products, loads = spans.get("tensor", []), spans.get("tma-load", [])
     if len(products) < 2 or len(loads) != 2 * len(products):
         raise ValueError(f"{len(products)} K tiles and {len(loads)} TMA loads make no K loop")
-    whole = [max(a[1], b[1]) - min(a[0], b[0]) for a, b in zip(loads[::2], loads[1::2], strict=True)]
+    whole = [
+        max(a[1], b[1]) - min(a[0], b[0]) for a, b in zip(loads[::2], loads[1::2], strict=True)
+    ]
     return {
         "load": min(whole),
         "mma": min(t1 - t0 for t0, t1 in products),

@@ -3,7 +3,7 @@
 import pytest
 
 from mlsys_gpu import viz
-from mlsys_gpu.viz import figures, layouts, tiles
+from mlsys_gpu.viz import figures, layouts, order, tiles
 
 pytestmark = pytest.mark.slow
 
@@ -164,3 +164,35 @@ def test_figures_fit_a_phone(show, width):
         viz.layout(8, 64), viz.gemm_tiles(512, 384, 256), viz.execution_hierarchy(), width=width
     ).page
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_tile_order_shows_the_rounds_that_python_computes(show):
+    shapes = [(1024, 1024, 256), (1536, 512, 128)]
+    seen = show(viz.tile_order(shapes, ctas=10, groups=(2, 3), group=3))
+    page = seen.page
+
+    def picked(text):
+        page.locator(".mg-segments label", has_text=text).first.click()
+
+    for shape, name, tiles_m in zip(shapes, ("1,024 ×", "1,536 ×"), (8, 12), strict=True):
+        picked(name)
+        for group, label in ((2, "2"), (3, "3"), (tiles_m, f"all {tiles_m}")):
+            page.locator(f".mg-order-choice input[value='{group}'] + label").click()
+            assert (
+                page.locator(f".mg-order-choice input[value='{group}'] + label").inner_text()
+                == label
+            )
+            rounds = order.order_traffic(shape, ctas=10, group=group)["rounds"]
+            page.get_by_label("Round", exact=True).locator("input").focus()
+            page.keyboard.press("Home")
+            for number, expected in enumerate(rounds):
+                shown = facts(page)
+                assert shown["tiles"] == f"{expected['tiles']} of 10 places"
+                assert shown["block rows of A"] == str(expected["rows"])
+                assert shown["block rows of B"] == str(expected["columns"])
+                assert page.locator("rect.mg-order-now").count() == len(expected["boxes"])
+                assert (
+                    page.locator(".mg-step-shown").inner_text() == f"{number + 1} of {len(rounds)}"
+                )
+                page.keyboard.press("ArrowRight")
+    assert seen.errors == []

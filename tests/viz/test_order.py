@@ -83,7 +83,7 @@ def test_a_tile_that_does_not_exist_is_refused():
         order.tile_at(6, 2, 3, 2)
 
 
-def test_order_of_step_6_is_the_kernels(monkeypatch):
+def test_order_of_step_6_is_the_kernels():
     """Which CTA stores which tile: the simulated kernel against ``tile_at``."""
     import mlsys_gpu as mg
     from mlsys_gpu.verification import gemm_inputs

@@ -75,3 +75,17 @@ def test_bad_input_is_refused():
         static.ladder([{"kernel": "gemm/hopper/step9"}])
     with pytest.raises(ValueError, match="above 0"):
         static.roofline([("x", 0, 1)], peak_tflops=1, bandwidth_tbs=1)
+
+
+def test_a_data_path_has_a_box_for_each_stop_and_words_between():
+    columns = {
+        "One": [("GMEM: A", "by hand"), ("registers", "stored"), ("SMEM: tile", "")],
+        "Two": [("GMEM: A", "by TMA"), None, ("SMEM: tile", "")],
+    }
+    picture = static.data_path(columns, title="Paths", alt="two paths")
+    words = texts(picture)
+    for word in ("One", "Two", "by hand", "by TMA", "registers"):
+        assert words.count(word) == 1
+    assert words.count("GMEM: A") == words.count("SMEM: tile") == 2
+    with pytest.raises(KeyError):
+        static.data_path({"One": [("disk", "")]}, title="Paths", alt="no such memory")

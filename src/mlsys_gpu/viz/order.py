@@ -140,8 +140,8 @@ def tile_order(
 
     The reader chooses a shape and an order, and steps through the rounds. shapes: (M, N, K) each.
     ctas: how many run at a time. groups: rows of tiles that are worked through together; the order
-    by whole columns is added. group: the one that is shown first. tile: (BM, BN). Raises ValueError for an empty choice, more than 64
-    tiles each way, or what :func:`order_traffic` refuses.
+    by whole columns is added. group: the one that is shown first. tile: (BM, BN). Raises ValueError
+    for an empty choice, more than 64 tiles each way, or what :func:`order_traffic` refuses.
     """
     if not shapes or not groups:
         raise ValueError(f"there must be a shape and a group, got {shapes!r} and {groups!r}")

@@ -257,9 +257,7 @@ def roofline(
 _MEMORIES = {"GMEM": MUTED, "SMEM": WARM, "TMEM": ACCENT, "registers": GOOD}
 
 
-def data_path(
-    columns: dict[str, list[tuple[str, str] | None]], *, title: str, alt: str
-) -> Picture:
+def data_path(columns: dict[str, list[tuple[str, str] | None]], *, title: str, alt: str) -> Picture:
     """Paths of data side by side: boxes for memories, and between them who moves the data, how.
 
     columns: heading -> stops from top to bottom, ``(name, how it goes on)``; a name begins with
