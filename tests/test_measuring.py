@@ -292,6 +292,26 @@ def test_the_fastest_configuration_that_is_right_is_chosen(clock, rotation):
         measuring.tuned(Tunable(made, {(16, 8): 1.0}, broken=[(16, 8)]), rotation, 2_000_000)
 
 
+def test_a_configuration_that_hangs_or_crashes_is_passed_over(clock, rotation, monkeypatch):
+    """Each is tried in a process of its own first; what that says keeps it out of the choice."""
+    made = clock(0.001, 1.0)
+    module = Tunable(made, {(16, 8): 0.5, (32, 8): 0.1, (64, 8): 0.3})
+    monkeypatch.setattr(module, "__name__", "a.triton.module", raising=False)
+    _, fastest, _ = module.configs(128, 128, 64)
+    known = {("a.triton.module", fastest, "float16"): "it did not end within 90 s"}
+    monkeypatch.setattr(measuring, "_unusable", known)
+    config, _ = measuring.tuned(module, rotation, 2_000_000)
+    assert config.BM == 64
+    # A process that fails says why; one that does not end is ended.
+    said = measuring._try_apart("no.such.module", fastest, [])
+    assert said is None  # no dtype, nothing to run
+    said = measuring._try_apart("no.such.module", fastest, ["float16"])
+    assert said is not None
+    monkeypatch.setattr(measuring, "TRIAL_SECONDS", 0.01)
+    said = measuring._try_apart("no.such.module", fastest, ["float16"])
+    assert said == "it did not end within 0 s"
+
+
 # -------------------------------------------------------------------------------------- rows
 
 

@@ -52,6 +52,7 @@ from mlsys_gpu.measuring import (
     Options,
     compile_ahead,
     nvidia_smi,
+    try_configurations,
 )
 from mlsys_gpu.measuring import (
     MeasurementError as MeasurementError,
@@ -477,6 +478,8 @@ def benchmark(
     result = Benchmark(provenance=provenance(gpu, sources, command))
     result.provenance |= {"method": METHOD, "inputs": INPUTS}
     compile_ahead(wanted, processes)
+    if tune:
+        try_configurations(wanted, baselines, processes)
     bench = Bench(gpu, Options(tuple(baselines), timing, tune, seconds, seed))
     groups = _groups(wanted, together)
     for number, group in enumerate(groups):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import math
 import random
 import statistics
@@ -324,6 +325,9 @@ class _Against:
 # (baseline, M, N, K, dtype) -> the configuration that was fastest, and how many were tried
 _tuned: dict[tuple[str, int, int, int, str], tuple[Config, int]] = {}
 
+# (module of a baseline, configuration, dtype) -> why it is not tried
+_unusable: dict[tuple[str, Config, str], str] = {}
+
 TUNING_SAMPLE_MS = 2.0
 FINALISTS = 3
 """Configurations whose time is taken again, in turn, before one is chosen."""
@@ -381,8 +385,13 @@ def tuned(module: Any, rotation: Rotation, clock_khz: int) -> tuple[Config, int]
             _turn([timers[config] for config in configs], turn)
         return sorted((c for c in configs if timers[c].samples), key=median)
 
+    name, dtype = getattr(module, "__name__", ""), str(A.dtype).removeprefix("torch.")
     for config in module.configs(A.shape[0], B.shape[0], A.shape[1]):
-        enter(config)
+        why = _unusable.get((name, config, dtype))
+        if why is None:
+            enter(config)
+        else:
+            problems.append(f"{config}: {why}")
     ranked = best(list(timers)) if timers else []
     for config in ranked[0].grouped() if ranked else []:
         enter(config)
@@ -656,3 +665,64 @@ def _assemble(name: str, M: int, N: int, K: int, dtype: str, options: dict[str, 
         step = step_of_name(name)
         if step is not None:
             assert inspect(step.module.build(M, N, K, dtype, **options)).cubin
+
+
+TRIAL_SECONDS = 90.0
+"""How long a configuration of Triton's may take to compile and to run once."""
+
+
+def try_configurations(cases: Sequence[Case], baselines: Sequence[str], processes: int) -> None:
+    """Run every configuration that may be tried once, in processes beside this one.
+
+    It is compiled then, for this process finds it in Triton's cache. And one that crashes, or that
+    hangs (no launch can be taken back), ends with its process, and is passed over here.
+    """
+    import concurrent.futures
+
+    if processes < 2:
+        return
+    wanted: dict[tuple[str, Config], set[str]] = {}
+    for case in cases:
+        for baseline in baselines:
+            with contextlib.suppress(ImportError, ValueError):
+                module = importlib.import_module(BASELINES[baseline])
+                for config in getattr(module, "configs", lambda *_: [])(case.M, case.N, case.K):
+                    wanted.setdefault((module.__name__, config), set()).add(case.dtype)
+    if not wanted:
+        return
+    with concurrent.futures.ThreadPoolExecutor(min(processes, len(wanted))) as pool:
+        trials = {
+            (module, config, dtypes): pool.submit(_try_apart, module, config, sorted(dtypes))
+            for (module, config), dtypes in ((k, tuple(sorted(v))) for k, v in wanted.items())
+        }
+    for (module, config, dtypes), trial in trials.items():
+        why = trial.result()
+        if why is not None:
+            for dtype in dtypes:
+                _unusable[module, config, dtype] = why
+
+
+def _try_apart(module: str, config: Config, dtypes: Sequence[str]) -> str | None:
+    """Why a configuration does not work, found out in a process of its own; None if it does."""
+    code = "import sys; from mlsys_gpu.measuring import _run_once; _run_once(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, module, json.dumps(config.to_dict()), *dtypes]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {TRIAL_SECONDS:.0f} s"
+    said = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else (said[-1] if said else f"exit {done.returncode}")
+
+
+def _run_once(module: str, config: str, *dtypes: str) -> None:
+    """Compile and launch one configuration on small tensors; what :func:`_try_apart` starts."""
+    import torch
+
+    from mlsys_gpu.kernels.baselines.config import Config
+
+    for dtype in dtypes:
+        A, B, D = (
+            torch.ones((1024, 1024), dtype=getattr(torch, dtype), device="cuda") for _ in range(3)
+        )
+        importlib.import_module(module).gemm(A, B, D, Config(**json.loads(config)))
+        torch.cuda.synchronize()
