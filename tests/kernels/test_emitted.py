@@ -47,7 +47,7 @@ WGMMA_AHEAD = {
 N128 = {r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\.{t}\.{t}": 8}
 N256 = {r"wgmma\.mma_async\.sync\.aligned\.m64n256k16\.f32\.{t}\.{t}": 4}  # 64 rows a warpgroup
 READ_HERE = {r"mbarrier\.arrive\.shared\.b64": 1}
-READ_IN_BOTH = {r"mapa\.shared::cluster\.u32": 1, r"mbarrier\.arrive\.shared::cluster\.b64": 1}
+READ_IN_BOTH = {r"mapa\.u64": 1, r"mbarrier\.arrive\.shared::cluster\.b64": 1}
 MULTICAST = {r"cp\.async\.bulk\.tensor\S*multicast::cluster": 1}  # of the two loads
 TCGEN05_ALONE = {
     r"tcgen05\.mma\.cta_group::1\.kind::f16": 4,
@@ -127,8 +127,8 @@ ROLES_PART = {
     r"wgmma\.wait_group\.sync\.aligned +0": 1,  # the tile's last
     r"cvt\.rn\.{t}x2\.f32": 64,
     r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16": 16,
-    r"cp\.async\.bulk\.wait_group\.read +0": 1,
 }
+READ = r"cp\.async\.bulk\.wait_group\.read +"
 CLUSTER = {r"barrier\.cluster\.arrive": 2, r"barrier\.cluster\.wait": 2}  # start and end
 ROLES_APART = TMEM_STORE | {
     r"elect\.sync": 2,  # the thread that loads, and the one that multiplies
@@ -187,12 +187,12 @@ ONCE = {
             r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16": 16,
             r"cp\.async\.bulk\.wait_group\.read +0": 1,
         },
-        7: TMA_STORE | ROLES_PART | {INIT: 12},  # full and empty of six stages
-        8: TMA_STORE | ROLES_PART | CLUSTER | {INIT: 12},
+        7: TMA_STORE | ROLES_PART | {INIT: 12, READ + "0": 2},  # full and empty of six stages
+        8: TMA_STORE | ROLES_PART | CLUSTER | {INIT: 12, READ + "0": 2},  # before writing, the end
         9: dict.fromkeys(TMA_STORE, 4)  # four times 64 columns, a group each
         | ROLES_PART
         | CLUSTER
-        | {INIT: 8, r"cp\.async\.bulk\.wait_group\.read +1": 4}
+        | {INIT: 8, READ + "1": 4, READ + "0": 1}
         | {r"setmaxnreg\.dec\.sync\.aligned\.u32 +40": 1}
         | {r"setmaxnreg\.inc\.sync\.aligned\.u32 +232": 1},
     },

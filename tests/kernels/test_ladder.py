@@ -19,8 +19,9 @@ def lines_of(arch: str, n: int) -> list[str]:
 @pytest.mark.parametrize(("arch", "n"), ALL)
 def test_a_step_fits_on_a_few_screens_and_in_the_book(arch, n):
     lines = lines_of(arch, n)
-    # From Step 7 on each role has its own loop, from Step 9 on its own registers.
-    assert len(lines) <= (190 if n < 7 else 240)
+    # Hopper's roles have loops of their own from Step 7 on: only so can they have registers of
+    # their own in Step 9.
+    assert len(lines) <= (190 if arch == "blackwell" or n < 7 else 245)
     too_wide = [f"{i}: {line}" for i, line in enumerate(lines, 1) if len(line) > 78]
     assert not too_wide
 

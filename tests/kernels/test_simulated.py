@@ -19,14 +19,18 @@ SHAPES |= dict.fromkeys(range(4, 10), RAGGED)
 BOTH = sorted(set.intersection(*({s.number for s in gemm.steps(a)} for a in gemm.ARCHS)))
 # Where every seed runs.
 SILENT = {1: (128, 128, 64), 2: (128, 128, 448), 3: (256, 128, 128)}
+KERNELS = [kernel for arch in gemm.ARCHS for kernel in gemm.everything(arch)]
 CASES = [
-    (arch, step.number, shape, dtype)
-    for arch in gemm.ARCHS
-    for step in gemm.steps(arch)
-    for shape in SHAPES[step.number]
+    pytest.param(kernel, shape, dtype, id=f"{kernel.name}-{'x'.join(map(str, shape))}-{dtype}")
+    for kernel in KERNELS
+    for shape in SHAPES[kernel.number]
     for dtype in gemm.DTYPES
 ]
-STEPS = sorted({case[:2] for case in CASES})
+
+
+def of(kernels):
+    """Parameters of a test, each with its kernel's name."""
+    return [pytest.param(kernel, id=kernel.name) for kernel in kernels]
 
 
 def simulated(kernel, shape, dtype, seed=0, **schedule):
@@ -38,48 +42,56 @@ def simulated(kernel, shape, dtype, seed=0, **schedule):
     return A, B, D
 
 
-@pytest.mark.parametrize(("arch", "n", "shape", "dtype"), CASES)
-def test_against_float64_in_every_schedule(arch, n, shape, dtype):
-    kernel = gemm.step(n, arch).build(*shape, dtype=dtype)
-    A, B, first = simulated(kernel, shape, dtype, schedule="eager")
+@pytest.mark.parametrize(("kernel", "shape", "dtype"), CASES)
+def test_against_float64_in_every_schedule(kernel, shape, dtype):
+    func = kernel.build(*shape, dtype=dtype)
+    A, B, first = simulated(func, shape, dtype, schedule="eager")
     assert compare_gemm(A, B, first).max_error <= 1
     for schedule in ("lazy", "seeded"):
-        _, _, D = simulated(kernel, shape, dtype, schedule=schedule, schedule_seed=n)
+        _, _, D = simulated(func, shape, dtype, schedule=schedule, schedule_seed=kernel.number)
         assert compare_gemm(A, B, D).max_error <= 1
         # A schedule moves effects in time. The order of float32 additions may differ, no more.
         assert output_difference(A, B, first, D).max_partial_sum_ulps <= 1
 
 
-@pytest.mark.parametrize(("arch", "n"), STEPS)
+@pytest.mark.parametrize("kernel", of(KERNELS))
 @pytest.mark.parametrize("dtype", gemm.DTYPES)
-def test_silent_whatever_the_seed(arch, n, dtype):
-    shape = SILENT.get(n, (136, 136, 200))
-    kernel = gemm.step(n, arch).build(*shape, dtype=dtype)
+def test_silent_whatever_the_seed(kernel, dtype):
+    shape = SILENT.get(kernel.number, (136, 136, 200))
+    func = kernel.build(*shape, dtype=dtype)
     for seed in range(20):
-        simulated(kernel, shape, dtype, seed, schedule="seeded", schedule_seed=seed)
+        simulated(func, shape, dtype, seed, schedule="seeded", schedule_seed=seed)
 
 
 # Shape, CTAs: two or three tiles a CTA, an odd and an even number of K tiles; more rows of tiles
-# than a group has; one CTA for all.
+# than a group has; one CTA for all. Clusters of two round an odd number of CTAs up.
 PERSISTENT = [((392, 264, 200), 5), ((130, 520, 136), 4), ((1100, 136, 72), 4), ((136, 136, 72), 1)]
+# Where a cluster's tile is larger: the same, and a last cluster whose second CTA has no row.
+CLUSTERS = [((776, 520, 520), 4), ((2312, 264, 72), 6), ((264, 1032, 136), 2)]
+PERSISTENT_CASES = [
+    pytest.param(kernel, shape, ctas, id=f"{kernel.name}-{'x'.join(map(str, shape))}-{ctas}")
+    for kernel in KERNELS
+    if kernel.number >= 6
+    for shape, ctas in PERSISTENT + (CLUSTERS if kernel.number >= 8 else [])
+]
 
 
-@pytest.mark.parametrize(("arch", "n"), [(arch, n) for arch, n in STEPS if n >= 6])
-@pytest.mark.parametrize(("shape", "ctas"), PERSISTENT)
+@pytest.mark.parametrize(("kernel", "shape", "ctas"), PERSISTENT_CASES)
 @pytest.mark.parametrize("dtype", gemm.DTYPES)
-def test_a_persistent_cta_computes_tile_after_tile(arch, n, shape, ctas, dtype):
-    kernel = gemm.step(n, arch).build(*shape, dtype=dtype, ctas=ctas)
+def test_a_persistent_cta_computes_tile_after_tile(kernel, shape, ctas, dtype):
+    func = kernel.build(*shape, dtype=dtype, ctas=ctas)
     for schedule in ("eager", "lazy", "seeded"):
-        A, B, D = simulated(kernel, shape, dtype, schedule=schedule, schedule_seed=n)
+        A, B, D = simulated(func, shape, dtype, schedule=schedule, schedule_seed=kernel.number)
         assert compare_gemm(A, B, D).max_error <= 1
 
 
-@pytest.mark.parametrize(("arch", "n"), [(arch, n) for arch, n in STEPS if n >= 6])
-def test_silent_from_tile_to_tile_whatever_the_seed(arch, n):
-    shape = (136, 136, 200)
-    kernel = gemm.step(n, arch).build(*shape, ctas=2)
+@pytest.mark.parametrize("kernel", of(k for k in KERNELS if k.number >= 6))
+def test_silent_from_tile_to_tile_whatever_the_seed(kernel):
+    # Two tiles for two CTAs: from Step 8 on they are one cluster, which computes both.
+    shape = (136, 136, 200) if kernel.number < 9 else (264, 264, 328)
+    func = kernel.build(*shape, ctas=2)
     for seed in range(20):
-        simulated(kernel, shape, "float16", seed, schedule="seeded", schedule_seed=seed)
+        simulated(func, shape, "float16", seed, schedule="seeded", schedule_seed=seed)
 
 
 @pytest.mark.parametrize("n", BOTH)

@@ -111,20 +111,6 @@ def tma_store(box, tile, **how):
 # --- Clusters ------------------------------------------------------------------------------------
 
 
-def arrive_remote(bar, rank):
-    """Emit an arrival at the mbarrier that CTA ``rank`` of the cluster has where ``bar`` is here.
-
-    ``bar`` is the address of an mbarrier of this CTA. Like CUTLASS's, the arrival says nothing of
-    the cluster's scope: ``.release.cluster`` would wait first until all that the thread has stored
-    is seen by the whole GPU, and those who read tiles have stored nothing. PTX ISA: mapa,
-    mbarrier.arrive.
-    """
-    there = T.local_scalar("uint32")
-    here = T.cuda.cvta_generic_to_shared(bar)
-    T.evaluate(T.ptx.mapa.shared__cluster.u32(there, here, T.uint32(rank)))
-    T.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(there))
-
-
 def at_cta(rank, bar):
     """Emit ``mapa``: where CTA ``rank`` of the cluster has the mbarrier that is here at ``bar``.
 
@@ -138,7 +124,9 @@ def at_cta(rank, bar):
 def arrive_at(bar, expect_tx=None):
     """Emit one arrival at the mbarrier at ``bar``, an address of ``at_cta``.
 
-    With ``expect_tx`` the phase waits for so many bytes more. PTX ISA: mbarrier.arrive.
+    With ``expect_tx`` the phase waits for so many bytes more. Like CUTLASS's, the arrival does not
+    name the cluster's scope: ``.release.cluster`` would first wait until the GPU sees all that the
+    thread has stored, and those who only read tiles have stored nothing. PTX ISA: mbarrier.arrive.
     """
     if expect_tx is None:
         T.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(bar))

@@ -5,14 +5,13 @@ Idea      One thread loads, one warpgroup multiplies, each at its own pace. A
           have arrived, empty that they have been read.
 Scope     New: two warpgroups, a producer and a consumer; one CTA for an SM.
 Layout    New: six stages. Loads run so far ahead, into the next tile too.
-Dispatch  New: a group of wgmma runs on while the next one is issued. Those
-          who share Ds meet at a named barrier, not at the CTA's.
+Dispatch  New: wgmma groups and stores run on while the next are prepared.
 
 Data path A, B  GMEM -> SMEM (TMA load, 128B swizzle)
           D     wgmma: SMEM -> registers, then -> SMEM -> GMEM (TMA store)
 Roles     producer: one thread of warpgroup 0 issues TMA loads
-          consumer: all 128 threads of warpgroup 1 wait for the tiles, issue
-          wgmma together and write D's tile to SMEM; one issues the TMA store
+          consumer: warpgroup 1 issues wgmma and writes D's tile to SMEM, one
+          of its threads issues the TMA store
 Barriers  full[6]       one arrival and 32 KB: the stage's tiles are in SMEM
           empty[6]      one arrival: the consumer has read the stage
           wgmma group   one per K tile: the tensor core has finished
@@ -105,7 +104,6 @@ def build(M, N, K, dtype="float16", ctas=SMS * CTAS_PER_SM):
         # --- Barriers ------------------------------------------------------
         if tid == 0:
             # One arrival and BYTES complete a phase: the tiles are in SMEM.
-            # One arrival, for the whole consumer: they have been read.
             for s in T.unroll(PIPE_DEPTH):
                 T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
                 T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), T.uint32(1))
@@ -130,10 +128,11 @@ def build(M, N, K, dtype="float16", ctas=SMS * CTAS_PER_SM):
             if T.cuda.elect_sync():
                 for t in T.serial(cdiv(TILES - cta, CTAS)):
                     schedule(t)
-                    for k in T.serial(K_TILES):
-                        k0 = T.meta_var(k * BK)
-                        s = T.meta_var((t * K_TILES + k) % PIPE_DEPTH)
-                        use = T.meta_var((t * K_TILES + k) // PIPE_DEPTH)
+                    done = T.meta_var(t * K_TILES)
+                    for ahead in T.serial(K_TILES):
+                        k0 = T.meta_var(ahead * BK)
+                        s = T.meta_var((done + ahead) % PIPE_DEPTH)
+                        use = T.meta_var((done + ahead) // PIPE_DEPTH)
                         bar = T.meta_var(full.ptr_to([s]))
                         A_box = T.meta_var(A[m0 : m0 + BM, k0 : k0 + BK])
                         B_box = T.meta_var(B[n0 : n0 + BN, k0 : k0 + BK])
@@ -189,6 +188,10 @@ def build(M, N, K, dtype="float16", ctas=SMS * CTAS_PER_SM):
                 out = T.alloc_local((REGS,), dtype)
                 out_wg = out.view(BM, BN, layout=wgmma_fragment(BM, BN))
                 Tx.cast(out[:], acc[:])
+                # TMA has read the last tile: others may write, a barrier on.
+                if warp_id == 0:
+                    if T.cuda.elect_sync():
+                        T.ptx.cp.async_.bulk.wait_group.read(0)
                 T.cuda.warpgroup_sync(1)
                 Tx.wg.copy(Ds[:, :], out_wg[:, :])
                 # Written by threads, read by TMA (the async proxy).
@@ -201,8 +204,10 @@ def build(M, N, K, dtype="float16", ctas=SMS * CTAS_PER_SM):
                             n1 = T.meta_var(n0 + c)
                             box = D[m0 : m0 + BM, n1 : n1 + SWIZZLED]
                             tma_store(box, Ds[:, c : c + SWIZZLED])
-                        # TMA has read Ds before others, a barrier on, write.
                         T.ptx.cp.async_.bulk.commit_group()
-                        T.ptx.cp.async_.bulk.wait_group.read(0)
+            # The CTA must not end, and free SMEM, before TMA has read it.
+            if warp_id == 0:
+                if T.cuda.elect_sync():
+                    T.ptx.cp.async_.bulk.wait_group.read(0)
 
     return finish(kernel, "gemm_hopper_step7", "hopper")

@@ -11,8 +11,8 @@ Dispatch  New: TMA multicast, one load into the SMEM of both CTAs. Both CTAs
 Data path A, B  GMEM -> SMEM (TMA load, 128B swizzle), B's halves to both CTAs
           D     wgmma: SMEM -> registers, then -> SMEM -> GMEM (TMA store)
 Roles     producer: one thread of warpgroup 0 issues TMA loads
-          consumer: all 128 threads of warpgroup 1 wait for the tiles, issue
-          wgmma together and write D's tile to SMEM; one issues the TMA store
+          consumer: warpgroup 1 issues wgmma and writes D's tile to SMEM, one
+          of its threads issues the TMA store
 Barriers  full[6]       one arrival and 32 KB: the stage's tiles are in SMEM
           empty[6]      two arrivals: both CTAs' consumers have read the stage
           wgmma group   one per K tile: the tensor core has finished
@@ -29,7 +29,8 @@ from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 
 from mlsys_gpu.kernels.common import (
-    arrive_remote,
+    arrive_at,
+    at_cta,
     cdiv,
     check_dtype,
     check_tma,
@@ -112,7 +113,6 @@ def build(M, N, K, dtype="float16", ctas=SMS):
         # --- Barriers ------------------------------------------------------
         if tid == 0:
             # One arrival and BYTES complete a phase: the tiles are in SMEM.
-            # One arrival for each consumer of the cluster: they are read.
             for s in T.unroll(PIPE_DEPTH):
                 T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
                 T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), READERS)
@@ -138,10 +138,11 @@ def build(M, N, K, dtype="float16", ctas=SMS):
             if T.cuda.elect_sync():
                 for t in T.serial(cdiv(TILES - cluster, CLUSTERS)):
                     schedule(t)
-                    for k in T.serial(K_TILES):
-                        k0 = T.meta_var(k * BK)
-                        s = T.meta_var((t * K_TILES + k) % PIPE_DEPTH)
-                        use = T.meta_var((t * K_TILES + k) // PIPE_DEPTH)
+                    done = T.meta_var(t * K_TILES)
+                    for ahead in T.serial(K_TILES):
+                        k0 = T.meta_var(ahead * BK)
+                        s = T.meta_var((done + ahead) % PIPE_DEPTH)
+                        use = T.meta_var((done + ahead) // PIPE_DEPTH)
                         bar = T.meta_var(full.ptr_to([s]))
                         A_box = T.meta_var(A[m0 : m0 + BM, k0 : k0 + BK])
                         r = T.meta_var(rank * HALF)
@@ -192,7 +193,7 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                     if done + k > 0 and tid % 128 < CLUSTER:
                         last = T.meta_var((done + k - 1) % PIPE_DEPTH)
                         bar = T.meta_var(empty.ptr_to([last]))
-                        arrive_remote(bar, tid % 128)
+                        arrive_at(at_cta(tid % 128, bar))
                 # The registers hold the result once the group is done.
                 T.ptx.wgmma.wait_group.sync.aligned(0)
                 register_fence(acc, REGS)
@@ -201,6 +202,10 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                 out = T.alloc_local((REGS,), dtype)
                 out_wg = out.view(BM, BN, layout=wgmma_fragment(BM, BN))
                 Tx.cast(out[:], acc[:])
+                # TMA has read the last tile: others may write, a barrier on.
+                if warp_id == 0:
+                    if T.cuda.elect_sync():
+                        T.ptx.cp.async_.bulk.wait_group.read(0)
                 T.cuda.warpgroup_sync(1)
                 Tx.wg.copy(Ds[:, :], out_wg[:, :])
                 # Written by threads, read by TMA (the async proxy).
@@ -213,9 +218,11 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                             n1 = T.meta_var(n0 + c)
                             box = D[m0 : m0 + BM, n1 : n1 + SWIZZLED]
                             tma_store(box, Ds[:, c : c + SWIZZLED])
-                        # TMA has read Ds before others, a barrier on, write.
                         T.ptx.cp.async_.bulk.commit_group()
-                        T.ptx.cp.async_.bulk.wait_group.read(0)
+            # The CTA must not end, and free SMEM, before TMA has read it.
+            if warp_id == 0:
+                if T.cuda.elect_sync():
+                    T.ptx.cp.async_.bulk.wait_group.read(0)
 
         # --- The end: the peer may still arrive at this CTA's barriers -----
         T.cuda.cluster_sync()

@@ -5,15 +5,15 @@ Idea      The more columns a wgmma has, the less SMEM it reads for what it
           warpgroups share a tile of 128 rows, and with it the tile of B.
 Scope     New: three warpgroups. A cluster takes 256 x 256 of D at a time.
 Layout    New: four stages of 48 KB. A consumer's half of D leaves by 64
-          columns, through two buffers in turn.
+          columns at a time, through two buffers in turn.
 Dispatch  New: wgmma m64n256k16. setmaxnreg moves registers from the producer
-          to the consumers. Stores run on while the next columns are written.
+          to the consumers.
 
 Data path A, B  GMEM -> SMEM (TMA load, 128B swizzle), B's halves to both CTAs
           D     wgmma: SMEM -> registers, then -> SMEM -> GMEM (TMA store)
 Roles     producer: one thread of warpgroup 0 issues TMA loads
-          consumers: all threads of warpgroups 1 and 2 wait for the tiles; 128
-          issue wgmma together and write to SMEM; one of them issues the store
+          consumers: warpgroups 1 and 2 issue wgmma and write 64 rows of D's
+          tile to SMEM each, one thread of each issues the TMA stores
 Barriers  full[4]       one arrival and 48 KB: the stage's tiles are in SMEM
           empty[4]      four arrivals: two consumers in each of two CTAs
           wgmma group   one per K tile: the tensor core has finished
@@ -30,7 +30,8 @@ from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 
 from mlsys_gpu.kernels.common import (
-    arrive_remote,
+    arrive_at,
+    at_cta,
     cdiv,
     check_dtype,
     check_tma,
@@ -116,7 +117,6 @@ def build(M, N, K, dtype="float16", ctas=SMS):
         # --- Barriers ------------------------------------------------------
         if tid == 0:
             # One arrival and BYTES complete a phase: the tiles are in SMEM.
-            # One arrival for each consumer of the cluster: they are read.
             for s in T.unroll(PIPE_DEPTH):
                 T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
                 T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), READERS)
@@ -144,10 +144,11 @@ def build(M, N, K, dtype="float16", ctas=SMS):
             if T.cuda.elect_sync():
                 for t in T.serial(cdiv(TILES - cluster, CLUSTERS)):
                     schedule(t)
-                    for k in T.serial(K_TILES):
-                        k0 = T.meta_var(k * BK)
-                        s = T.meta_var((t * K_TILES + k) % PIPE_DEPTH)
-                        use = T.meta_var((t * K_TILES + k) // PIPE_DEPTH)
+                    done = T.meta_var(t * K_TILES)
+                    for ahead in T.serial(K_TILES):
+                        k0 = T.meta_var(ahead * BK)
+                        s = T.meta_var((done + ahead) % PIPE_DEPTH)
+                        use = T.meta_var((done + ahead) // PIPE_DEPTH)
                         bar = T.meta_var(full.ptr_to([s]))
                         A_box = T.meta_var(A[m0 : m0 + BM, k0 : k0 + BK])
                         r = T.meta_var(rank * HALF)
@@ -200,7 +201,7 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                     if done + k > 0 and tid % 128 < CLUSTER:
                         last = T.meta_var((done + k - 1) % PIPE_DEPTH)
                         bar = T.meta_var(empty.ptr_to([last]))
-                        arrive_remote(bar, tid % 128)
+                        arrive_at(at_cta(tid % 128, bar))
                 # The registers hold the result once the group is done.
                 T.ptx.wgmma.wait_group.sync.aligned(0)
                 register_fence(acc, REGS)
@@ -213,7 +214,8 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                 for h in T.unroll(BN // SWIZZLED):
                     c = T.meta_var(h * SWIZZLED)
                     Dh = T.meta_var(Ds[h % 2, row : row + MMA_M, :])
-                    # TMA has read this buffer, if not yet the other.
+                    # TMA has read this buffer, if not yet the other: others
+                    # may write, a barrier on.
                     if warp_id == 0:
                         if T.cuda.elect_sync():
                             T.ptx.cp.async_.bulk.wait_group.read(1)
@@ -229,7 +231,7 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                             box = D[m1 : m1 + MMA_M, n1 : n1 + SWIZZLED]
                             tma_store(box, Dh)
                             T.ptx.cp.async_.bulk.commit_group()
-            # A CTA must not end, and free SMEM, before TMA has read it.
+            # The CTA must not end, and free SMEM, before TMA has read it.
             if warp_id == 0:
                 if T.cuda.elect_sync():
                     T.ptx.cp.async_.bulk.wait_group.read(0)
