@@ -33,7 +33,8 @@ from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 
 from mlsys_gpu.kernels.common import (
-    arrive_remote,
+    arrive_at,
+    at_cta,
     cdiv,
     check_dtype,
     check_tma,
@@ -263,7 +264,7 @@ def build(M, N, K, dtype="float16", ctas=SMS, without=()):
                 bar = T.meta_var(empty.ptr_to([i % PIPE_DEPTH]))
                 if needed and tid % 128 < CLUSTER:
                     if CLUSTER > 1:
-                        arrive_remote(bar, tid % 128)
+                        arrive_at(at_cta(tid % 128, bar))
                     else:
                         T.ptx.mbarrier.arrive.shared.b64(bar, T.uint32(1))
 
