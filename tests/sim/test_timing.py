@@ -195,7 +195,7 @@ def test_products_in_a_pair_of_ctas_take_both_tensor_cores():
 
 
 def copy(token, nbytes=12800):
-    return (E.COPY_IN, 0, nbytes, ((token, 0, nbytes),), (MATRIX, 0), "A", ((0, 1024, nbytes),))
+    return (E.COPY_IN, 0, nbytes, ((token, 0, nbytes, 0),), (MATRIX, 0), "A", ((0, 1024, nbytes),))
 
 
 @pytest.mark.parametrize(("port", "done"), [(128.0, [203, 303, 403]), (256.0, [153, 203, 253])])
@@ -207,6 +207,39 @@ def test_copies_in_flight_overlap_but_share_the_port(port, done):
     _, trace = replayed(gpu, [[copy(token) for token in tokens]], share_of(port))
     assert [(t0, t1) for _, t0, t1, _, _ in trace.copies] == list(zip([3, 6, 9], done, strict=True))
     assert list(completed(trace).values()) == done
+
+
+def test_a_load_that_the_other_cta_counts_takes_its_own_port():
+    """12,800 bytes each: 3 cycles to issue, 100 of a port of 128 bytes a cycle, 100 to be there.
+    The bytes of CTA 1 count at a barrier of CTA 0, which is 40 cycles away."""
+    gpu = gpu_of("sm_100a", tma_instruction=3.0, tma_latency_l2=100.0,
+                 remote_latency=40.0)  # fmt: skip
+    own, other = copy((0, 0)), copy((1, 0))
+    other = (*other[:3], (((1, 0), 1, 12800, 0),), *other[4:])
+    logs = [[[own]], [[other]]]
+    run = Replay(gpu, share_of(), [], Compiled())
+    run.trace = Trace()
+    run.start(logs, counts_of(logs), [Sm(), Sm()], 0.0)
+    run.run()
+    assert completed(run.trace) == {(0, 0): 203, (1, 0): 243}
+
+
+def test_a_load_of_a_pair_is_recorded_where_its_bytes_come_to():
+    """Both CTAs load for a barrier of CTA 0, each into its own shared memory."""
+    shape = (256, 128, 64)
+    A, B = gemm_inputs(*shape)
+    kernel = blackwell_persistent.build(*shape)
+    timing = mg.simulate(kernel, A, B, poisoned(shape[:2]), timing=True).timing
+    found = [
+        (rank, to, owner, nbytes)
+        for _, logs in timing.recording.sampled.items()
+        for rank, cta in enumerate(logs)
+        for event in itertools.chain.from_iterable(cta)
+        if event[0] == E.COPY_IN
+        for _, to, nbytes, owner in event[3]
+    ]
+    A_half, B_half = 128 * 64 * 2, 64 * 64 * 2
+    assert sorted(found) == sorted((r, r, 0, n) for r in (0, 1) for n in (A_half, B_half))
 
 
 def test_what_comes_from_device_memory_takes_longer():

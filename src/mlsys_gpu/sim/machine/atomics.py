@@ -360,7 +360,7 @@ def _send(w: Warp, cta: Cta, offset: int, value, bar, width: int, vec: int, how:
         if cta is not w.cta:
             access.reach(w, cta)
     site = w.s
-    bar.charge(phase, width, w)
+    bar.charge(phase, width, w, cta.rank)
     view = cta.shared.view(width // vec, 1)
     first = offset // (width // vec)
 

@@ -157,8 +157,12 @@ class MBarrier:
         locate = self.cta.machine.program.location
         return [(f"expects {n} bytes", locate(site)) for site, n in self.expected.items()]
 
-    def charge(self, phase: int, nbytes: int, w: Warp) -> None:
-        """A warp has issued a copy of ``nbytes`` that completes in ``phase``."""
+    def charge(self, phase: int, nbytes: int, w: Warp, to: int) -> None:
+        """A warp has issued a copy of ``nbytes`` that completes in ``phase``.
+
+        ``to``: the rank of the CTA whose memory they come to. A copy of ``.cta_group::2`` may
+        complete on a barrier of the other CTA.
+        """
         self.flying[phase] = self.flying.get(phase, 0) + nbytes
         sites = self.copies.setdefault(phase, {})
         sites[w.s] = sites.get(w.s, 0) + nbytes

@@ -541,7 +541,7 @@ def _copy_in(
     phase = _async_write(w, cta, whole, barrier, what, reduce is not None)
     nbytes = 16 * rows.size
     site = w.s
-    barrier.charge(phase, nbytes, w)
+    barrier.charge(phase, nbytes, w, cta.rank)
     w.tick()
     if not w.cluster.eager and reduce is None:
         cta.shared.view(4, 4)[whole] = 0xFFFFFFFF  # in flight: NaN in every format

@@ -102,10 +102,11 @@ class TimedMBarrier(MBarrier):
         elif w.arrived is not None:
             w.arrived.append((token, self.cta.rank))
 
-    def charge(self, phase, nbytes, w) -> None:
-        super().charge(phase, nbytes, w)
+    def charge(self, phase, nbytes, w, to) -> None:
+        super().charge(phase, nbytes, w, to)
         if w.charged is not None:
-            w.charged.append(((self.number, self.epoch + phase - 1), self.cta.rank, nbytes))
+            token = self.number, self.epoch + phase - 1
+            w.charged.append((token, to, nbytes, self.cta.rank))
 
 
 #: Clusters that a timed run records where they alone run, and where all do (recording takes its
@@ -742,9 +743,8 @@ def _log_copies(w: Warp, args: tuple, found: list, brought: int) -> None:
     else:
         place = (first >> memory.SPACE_BITS, first)
         label = f"{brought} bytes"
-    targets = tuple((rank, into, nbytes) for _, rank, nbytes in found)
-    copies = tuple((token, rank, nbytes) for token, rank, nbytes in found)
-    w.log.append((COPY_IN, w.s, brought, copies, place, label, targets))
+    targets = tuple((rank, into, nbytes) for _, rank, nbytes, _ in found)
+    w.log.append((COPY_IN, w.s, brought, tuple(found), place, label, targets))
 
 
 wraps("tma_load", "bulk_load")(_copies)
@@ -759,8 +759,8 @@ def _to_peer(how, nbytes=None):
             return original(w, *args, **kwargs)
         finally:
             found, w.charged = w.charged, None
-            tokens = tuple(token for token, _, _ in found)
-            brought = sum(n for _, _, n in found) if nbytes is None else nbytes
+            tokens = tuple(token for token, *_ in found)
+            brought = sum(n for _, _, n, _ in found) if nbytes is None else nbytes
             w.log.append((PEER, w.s, brought, tokens, how))
 
     return record

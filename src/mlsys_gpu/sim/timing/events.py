@@ -16,7 +16,9 @@ SHARED_STORE = 4  # the same
 DELAY = 5  # name of the constant, how often
 SIGNAL = 6  # tokens, kind (``mbarrier``, ``remote``, ``barrier``, ``cluster``)
 WAIT = 7  # token, kind
-COPY_IN = 8  # bytes from global memory, [(token, rank, bytes)], place, label, [(rank, byte, bytes)]
+# Bytes from global memory, [(token, rank, bytes, rank of the barrier)], place, label, and
+# [(rank, byte, bytes)] of where they come to.
+COPY_IN = 8
 COPY_OUT = 9  # bytes, lane, place, label, (rank, byte)
 BULK_COMMIT = 10  # lane
 BULK_WAIT = 11  # lane, groups that may be left, whether only their reading is waited for

@@ -183,7 +183,7 @@ def counts_of(logs: list[list[list[tuple]]]) -> dict[tuple[int, int], int]:
         if kind in (E.SIGNAL, E.TC_COMMIT, E.ASYNC_ARRIVE):
             tokens: Any = event[2]
         elif kind == E.COPY_IN:
-            tokens = [token for token, _, _ in event[3]]
+            tokens = [token for token, *_ in event[3]]
         elif kind == E.PEER:
             tokens = event[3]
         else:
@@ -578,7 +578,7 @@ class Replay:
         rows = len(place) > 3  # a box of a tensor, not a run of bytes
         done = self._fetch(sm, start, nbytes, nbytes, place[0], True, rows)
         cluster = lane.copy
-        for token, rank, _ in copies:
+        for token, rank, _, owner in copies:
             when = done
             if rank != lane.rank:
                 other = self.sm_of(cluster, rank)
@@ -586,6 +586,8 @@ class Replay:
                 other.inward = first + nbytes / self.share.port
                 when = max(when, other.inward + self.copy_latency[0])
                 when += self.gpu.multicast
+            if owner != rank:  # the barrier that counts them is the other CTA's
+                when += self.arrival["remote"]
             self._contribute(cluster, token, when, lane, event)
         if self.trace is not None and cluster is self.traced:
             self.trace.copies.append((lane.rank, t, done, event, False))

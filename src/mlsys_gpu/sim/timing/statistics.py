@@ -157,7 +157,7 @@ def _bytes(timing: Timing) -> dict[str, int]:
             add("global_store", event[4])
         elif kind == E.COPY_IN:
             add("global_load", event[2])
-            add("shared_filled_by_copies", sum(n for _, _, n in event[3]))
+            add("shared_filled_by_copies", sum(n for _, _, n, _ in event[3]))
         elif kind == E.COPY_OUT:
             add("global_store", event[2])
         elif kind == E.ASYNC_COPY:
