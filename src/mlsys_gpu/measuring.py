@@ -30,6 +30,8 @@ SAMPLE_MS = 5.0
 """How long one sample should take, in milliseconds."""
 WARM_UP_SECONDS = 0.5
 MOST_SAMPLES, FEWEST_SAMPLES = 200, 5
+LEAST_HOLD_SECONDS, MOST_HOLD_SECONDS = 1e-3, 0.1
+"""How long the GPU is held back while a sample's launches are queued."""
 MOST_LAUNCHES = 400
 """Launches of one sample: fewer than the driver queues before it makes the host wait."""
 GRAPH_BELOW_MS = 0.05
@@ -172,19 +174,22 @@ class Timer:
         self.rotation, self.contender, self.sample_ms = rotation, contender, sample_ms
         # cycles that hold the GPU for about the time that queueing takes the host
         self._cycles_per_second = clock_khz * 1e3 or 2e9
-        self._hold_seconds = 1e-3
+        self._hold_seconds = LEAST_HOLD_SECONDS
         self.launches = 1
         self.samples: list[float] = []
         self.timing = "stream"
         self._graph: Any = None
         self._replays = 0
         self._pending: list[tuple[Any, Any]] = []
+        # The first launch compiles and loads: nothing that a sample should wait for.
+        self.rotation.launch(contender, 1)
+        self.collect()
         self.estimate = self._estimated()
         self.launches = min(MOST_LAUNCHES, self._launches_for(self.estimate))
 
     def _estimated(self) -> float:
         """Milliseconds of a launch, about."""
-        for _ in range(8):  # the first ones load modules, and the hold grows to what is needed
+        for _ in range(8):  # the hold grows to what is needed
             self.queue()
             if len(self._pending) == 3:
                 break
@@ -235,10 +240,12 @@ class Timer:
         self._launch()
         end.record()
         spent = time.perf_counter() - began
+        needed = max(LEAST_HOLD_SECONDS, 2 * spent)
         if start.query():  # the GPU got there before the host was done: the host was timed
-            self._hold_seconds = max(2 * self._hold_seconds, 2 * spent)
+            needed = max(needed, 2 * self._hold_seconds)
         else:
             self._pending.append((start, end))
+        self._hold_seconds = min(needed, MOST_HOLD_SECONDS)
 
     def collect(self) -> list[float]:
         """Wait for queued samples; milliseconds of one launch in each."""
@@ -274,7 +281,6 @@ def take_samples(timers: Sequence[Timer], seconds: float) -> None:
     while time.perf_counter() - began < WARM_UP_SECONDS:
         for timer in timers:
             timer.queue()
-        for timer in timers:
             timer.collect()
     began = time.perf_counter()
     for turn in range(2 * MOST_SAMPLES):  # twice: a sample may be thrown away
@@ -294,9 +300,8 @@ def _turn(timers: list[Timer], turn: int) -> None:
     same one.
     """
     order = random.Random(turn).sample(timers, len(timers))
-    for timer in order:
+    for timer in order:  # one at a time: all of their launches may be more than the driver queues
         timer.queue()
-    for timer in order:
         timer.samples += timer.collect()
 
 
@@ -667,7 +672,7 @@ def _assemble(name: str, M: int, N: int, K: int, dtype: str, options: dict[str, 
             assert inspect(step.module.build(M, N, K, dtype, **options)).cubin
 
 
-TRIAL_SECONDS = 90.0
+TRIAL_SECONDS = 60.0
 """How long a configuration of Triton's may take to compile and to run once."""
 
 
@@ -715,14 +720,19 @@ def _try_apart(module: str, config: Config, dtypes: Sequence[str]) -> str | None
 
 
 def _run_once(module: str, config: str, *dtypes: str) -> None:
-    """Compile and launch one configuration on small tensors; what :func:`_try_apart` starts."""
+    """Compile and launch one configuration; what :func:`_try_apart` starts.
+
+    On a GPU of 132 SMs each program of a persistent kernel takes several tiles here, so that what
+    goes wrong from one tile to the next does so.
+    """
     import torch
 
     from mlsys_gpu.kernels.baselines.config import Config
 
     for dtype in dtypes:
+        shapes = (8192, 512), (4096, 512), (8192, 4096)
         A, B, D = (
-            torch.ones((1024, 1024), dtype=getattr(torch, dtype), device="cuda") for _ in range(3)
+            torch.ones(shape, dtype=getattr(torch, dtype), device="cuda") for shape in shapes
         )
         importlib.import_module(module).gemm(A, B, D, Config(**json.loads(config)))
         torch.cuda.synchronize()
