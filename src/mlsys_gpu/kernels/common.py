@@ -150,20 +150,54 @@ def tcgen05_commit(bar, cta_group=1):
         T.evaluate(T.ptx[f"{kind}.multicast::cluster.b64"](bar, T.uint16(3)))
 
 
-def tmem_read(acc, dtype):
+def tmem_read(acc, dtype, at_once=None):
     """Emit reads of ``acc``, fp32 in TMEM, and their rounding to 16 bits: what a warpgroup holds.
 
-    ``acc`` is a slice of 128 lanes. What comes back is a buffer of the same shape in registers:
-    thread i of the warpgroup has row i. PTX ISA: tcgen05.ld, tcgen05.wait.
+    ``acc`` is a slice of 128 lanes. ``at_once`` columns are read at a time, or all of them: that
+    many fp32 registers it takes besides. What comes back is a buffer of the same shape in
+    registers: thread i of the warpgroup has row i. PTX ISA: tcgen05.ld, tcgen05.wait.
     """
-    rows, columns = (int(region.extent) for region in acc.region)
-    layout = wg_local_layout(columns)
-    regs, out = (T.alloc_local((columns,), kind) for kind in ("float32", dtype))
-    regs_wg, out_wg = (r.view(rows, columns, layout=layout) for r in (regs, out))
-    Tx.wg.copy_async(regs_wg[:, :], acc)
-    T.evaluate(T.ptx.tcgen05.wait__ld.sync.aligned())
-    Tx.cast(out[:], regs[:])
-    return out_wg
+    rows, columns = (int(dim.extent) for dim in acc.region)
+    at_once = columns if at_once is None else at_once
+    out = T.alloc_local((columns,), dtype)
+    for c in range(0, columns, at_once):
+        first = acc.region[1].min + c
+        regs = T.alloc_local((at_once,), "float32")
+        regs_wg = regs.view(rows, at_once, layout=wg_local_layout(at_once))
+        Tx.wg.copy_async(regs_wg[:, :], acc.source[:, first : first + at_once])
+        T.evaluate(T.ptx.tcgen05.wait__ld.sync.aligned())
+        Tx.cast(out[c : c + at_once], regs[:])
+    return out.view(rows, columns, layout=wg_local_layout(columns))
+
+
+# --- Cluster Launch Control (Blackwell) ----------------------------------------------------------
+
+
+def clc_try_cancel(response, bar):
+    """Emit a request to cancel the launch of a cluster that has not started.
+
+    The answer is 16 bytes at the address ``response`` of every CTA of this cluster, and counts
+    down the mbarrier that each has at ``bar``. PTX ISA: clusterlaunchcontrol.try_cancel.
+    """
+    kind = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
+    T.evaluate(T.ptx[f"{kind}.multicast::cluster::all.b128"](response, bar))
+
+
+def clc_cluster(response, ctas):
+    """Emit what reads a response: the number of the cluster whose launch it cancelled, or -1.
+
+    ``response`` is its address; clusters have ``ctas`` CTAs along x. The fence is for the response
+    that comes next, through the async proxy. PTX ISA: clusterlaunchcontrol.query_cancel.
+    """
+    answer = T.alloc_local((1,), "uint128")
+    found, first = (T.alloc_local((1,), "uint32") for _ in range(2))
+    query = "clusterlaunchcontrol.query_cancel"
+    T.evaluate(T.ptx.ld.shared.b128(answer[0], response))
+    T.evaluate(T.ptx[f"{query}.is_canceled.pred.b128"](found[0], answer[0]))
+    T.buffer_store(first, T.uint32(0xFFFFFFFF), [0])
+    T.evaluate(T.ptx[f"{query}.get_first_ctaid::x.b32.b128"](first[0], answer[0], pred=found[0]))
+    T.evaluate(T.ptx.fence.proxy.async_.shared__cta())
+    return T.Cast("int32", first[0]) // ctas
 
 
 # --- wgmma (Hopper) ------------------------------------------------------------------------------

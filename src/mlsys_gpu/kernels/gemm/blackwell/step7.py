@@ -110,7 +110,7 @@ def build(M, N, K, dtype="float16", ctas=SMS):
             buf, turn = T.meta_var((t % 2, t // 2 % 2))  # accumulator, phase
             c0 = T.meta_var(buf * BN)  # the accumulator's first column
 
-            # --- Load: GMEM -> SMEM ----------------------------------------
+            # --- Load: GMEM -> SMEM -------------------------------------
             if warp_id == LOAD_WARP:
                 if T.cuda.elect_sync():
                     for k in T.serial(K_TILES):
@@ -129,10 +129,10 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                         tma_load(As[s, :, :], A_box, bar)
                         tma_load(Bs[s, :, :], B_box, bar)
 
-            # --- MMA: SMEM -> TMEM -----------------------------------------
+            # --- MMA: SMEM -> TMEM --------------------------------------
             if warp_id == MMA_WARP:
                 if T.cuda.elect_sync():
-                    # The accumulator must have been read, as a stage must.
+                    # The accumulator must have been read, like a stage.
                     T.cuda.mbarrier_wait(tmem_empty.ptr_to([buf]), turn ^ 1)
                     T.ptx.tcgen05.fence__after_thread_sync()
                     for k in T.serial(K_TILES):

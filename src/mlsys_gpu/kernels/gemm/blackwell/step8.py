@@ -112,7 +112,7 @@ def build(M, N, K, dtype="float16", ctas=SMS):
             buf, turn = T.meta_var((t % 2, t // 2 % 2))  # accumulator, phase
             c0 = T.meta_var(buf * PN)  # the accumulator's first column
 
-            # --- Load: GMEM -> SMEM ----------------------------------------
+            # --- Load: GMEM -> SMEM -------------------------------------
             if warp_id == LOAD_WARP:
                 if T.cuda.elect_sync():
                     for k in T.serial(K_TILES):
@@ -125,16 +125,17 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                         # The load overwrites what MMAs must have read.
                         # At first all is free: waiting for phase 1 of
                         # a barrier that is in phase 0 ends at once.
-                        freed = T.meta_var((done + k) // PIPE_DEPTH % 2 ^ 1)
+                        used = T.meta_var((done + k) // PIPE_DEPTH)
+                        freed = T.meta_var(used % 2 ^ 1)
                         T.cuda.mbarrier_wait(empty.ptr_to([s]), freed)
                         arrive_at(bar, BYTES)
                         tma_load(As[s, :, :], A_box, bar, cta_group=2)
                         tma_load(Bs[s, :, :], B_box, bar, cta_group=2)
 
-            # --- MMA: SMEM -> TMEM -----------------------------------------
+            # --- MMA: SMEM -> TMEM --------------------------------------
             if warp_id == MMA_WARP and rank == 0:
                 if T.cuda.elect_sync():
-                    # The accumulator must have been read, as a stage must.
+                    # The accumulator must have been read, like a stage.
                     T.cuda.mbarrier_wait(tmem_empty.ptr_to([buf]), turn ^ 1)
                     T.ptx.tcgen05.fence__after_thread_sync()
                     for k in T.serial(K_TILES):
@@ -160,16 +161,15 @@ def build(M, N, K, dtype="float16", ctas=SMS):
             if wg_id == 0:
                 T.cuda.mbarrier_wait(tmem_full.ptr_to([buf]), turn)
                 T.ptx.tcgen05.fence__after_thread_sync()
+                out_wg = tmem_read(acc[:, c0 : c0 + PN], dtype, SWIZZLED)
+                # TMEM is read: MMAs of the tile after the next overwrite it.
+                T.ptx.tcgen05.fence__before_thread_sync()
+                arrive_at(at_cta(0, tmem_empty.ptr_to([buf])))
                 for h in T.unroll(PN // SWIZZLED):
-                    c = T.meta_var(c0 + h * SWIZZLED)
-                    n1 = T.meta_var(n0 + h * SWIZZLED)
-                    out_wg = tmem_read(acc[:, c : c + SWIZZLED], dtype)
-                    if h == PN // SWIZZLED - 1:
-                        # Read: a later tile's MMAs may overwrite it.
-                        T.ptx.tcgen05.fence__before_thread_sync()
-                        arrive_at(at_cta(0, tmem_empty.ptr_to([buf])))
+                    c = T.meta_var(h * SWIZZLED)
+                    n1 = T.meta_var(n0 + c)
                     T.cuda.warpgroup_sync(1)
-                    Tx.wg.copy(Ds[:, :], out_wg[:, :])
+                    Tx.wg.copy(Ds[:, :], out_wg[:, c : c + SWIZZLED])
                     # TMA reads by another path, the async proxy: so a fence.
                     T.ptx.fence.proxy.async_.shared__cta()
                     T.cuda.warpgroup_sync(1)
