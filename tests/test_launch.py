@@ -249,6 +249,92 @@ def test_handles_know_their_parameters(kernel, arrays, monkeypatch):
         mg.simulate(program, *arrays[:2])
 
 
+# -------------------------------------------------------------------------------------- workspace
+
+
+@pytest.fixture(scope="module")
+def counting():
+    """Y = X + 1, and a workspace that counts threads and wraps to 0 behind the last."""
+    from tvm.script import tirx as T
+
+    from mlsys_gpu.kernels.common import draw, finish
+
+    @T.prim_func
+    def kernel(
+        X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32"), count: T.Buffer((1,), "int32")
+    ):
+        T.device_entry()
+        cta = T.cta_id([2])
+        tid = T.thread_id([32])
+        old: T.uint32
+        draw(old, count.ptr_to([0]), 64)
+        Y[T.Cast("int32", old)] = X[T.Cast("int32", old)] + T.float32(1)
+
+    return finish(kernel, "counting", "hopper", workspace=("count",))
+
+
+def test_a_workspace_may_be_left_out(counting):
+    X = np.arange(64, dtype=np.float32)
+    for handle in (counting, sim.compile(counting)):
+        Y = np.full(64, np.nan, np.float32)
+        assert mg.simulate(handle, X, Y).ok
+        assert np.array_equal(Y, X + 1)
+    assert mg.run(counting, X, np.full(64, np.nan, np.float32)).ok
+    assert mg.model(counting, X, np.zeros(64, np.float32)).microseconds > 0
+    assert mg.explain(counting, X, Y, reference=X).tensor == "Y"
+
+
+def test_a_workspace_may_be_given(counting):
+    X, Y = np.arange(64, dtype=np.float32), np.full(64, np.nan, np.float32)
+    count = np.full(1, 60, np.int32)
+    assert mg.simulate(counting, X, Y, count).ok
+    assert count[0] == 60
+    with pytest.raises(launch.ArgumentError, match="count has dtype float32, but must have int32"):
+        mg.simulate(counting, X, Y, np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize("given", [1, 4])
+def test_the_number_of_arguments_leaves_workspaces_out(counting, given):
+    X = np.zeros(64, np.float32)
+    with pytest.raises(launch.ArgumentError, match=rf"takes 2 arrays \(X, Y\), got {given}"):
+        mg.simulate(counting, *[X] * given)
+
+
+def test_the_output_is_no_workspace(counting):
+    X = np.zeros(64, np.float32)
+    Y = np.zeros(64, np.float32)
+    Y.flags.writeable = False
+    with pytest.raises(launch.ArgumentError, match="the output Y is read-only"):
+        mg.simulate(counting, X, Y)
+
+
+def test_a_compiled_kernel_keeps_its_workspace(counting):
+    class Tensor:
+        def __init__(self, device):
+            self.device = device
+
+    calls = []
+    compiled = launch.Compiled(
+        "counting",
+        "sm_90a",
+        lambda *given: calls.append(given),
+        None,
+        lowering.parameters(counting),
+    )
+    X, Y = Tensor("cuda:0"), Tensor("cuda:0")
+    compiled(X, Y)
+    compiled(X, Y)
+    compiled(Tensor("cuda:1"), Tensor("cuda:1"))
+    mine = np.zeros(1, np.int32)
+    compiled(X, Y, mine)
+    first, second, elsewhere, own = (call[2] for call in calls)
+    assert [call[:2] for call in calls[:2]] == [(X, Y)] * 2
+    assert first is second
+    assert (first.shape, first.dtype, int(first[0])) == ((1,), np.dtype(np.int32), 0)
+    assert elsewhere is not first
+    assert own is mine
+
+
 @pytest.mark.parametrize("arch", ["hopper", "blackwell"])
 def test_a_simulated_kernel_is_right(arch, dtype, arrays):
     kernel = mg.gemm.step(3, arch=arch).build(M, N, K, dtype)

@@ -32,6 +32,17 @@ def plain(M=64, N=32):
     return kernel
 
 
+# ----------------------------------------------------------------------------- parameters
+
+
+def test_a_workspace_is_a_tensor_of_the_kernels_own():
+    found = lowering.parameters(plain().with_attr(lowering.WORKSPACE, ["Y"]))
+    assert [(p.name, p.workspace) for p in found] == [("X", False), ("Y", True)]
+    assert not any(p.workspace for p in lowering.parameters(plain()))
+    with pytest.raises(lowering.LoweringError, match="the workspace Z is no parameter"):
+        lowering.parameters(plain().with_attr(lowering.WORKSPACE, ["Z"]))
+
+
 # ----------------------------------------------------------------------------- architecture
 
 

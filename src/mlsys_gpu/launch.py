@@ -12,8 +12,9 @@ import contextlib
 import ctypes
 import importlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlsys_gpu import device
@@ -123,8 +124,8 @@ def _params(kernel: Any) -> tuple[Param, ...]:
         raise ArgumentError(f"a kernel is a TIRx PrimFunc, got {type(kernel).__name__}")
     if hasattr(kernel, "source"):  # the simulator's Program, whose values are JSON's
         return tuple(
-            Param(name, None if shape is None else tuple(shape), dtype)
-            for name, shape, dtype in params
+            Param(name, None if shape is None else tuple(shape), dtype, i in kernel.workspaces)
+            for i, (name, shape, dtype) in enumerate(params)
         )
     if hasattr(kernel, "launch"):  # Lowered
         return params
@@ -147,8 +148,9 @@ class _Call:
 
     @property
     def output(self) -> int | None:
-        """The position of the last array: the output."""
-        found = [i for i, v in enumerate(self.values) if isinstance(v, _Argument)]
+        """The position of the last array that is no workspace: the output."""
+        pairs = enumerate(zip(self.params, self.values, strict=True))
+        found = [i for i, (p, v) in pairs if isinstance(v, _Argument) and not p.workspace]
         return found[-1] if found else None
 
     @property
@@ -183,16 +185,19 @@ class _Call:
 def _checked(kernel: Any, given: Sequence[Any]) -> _Call:
     """Look at all arguments of a call.
 
-    The last array is the output: it must be writable.
+    The last array is the output: it must be writable. A workspace may be left out: there is a new
+    one then.
 
     Raises:
         ArgumentError: for the first argument that breaks a rule.
     """
     name, params = _name(kernel), _params(kernel)
+    given = _with_workspaces(params, given, lambda param: _zeros(param, given))
     if len(given) != len(params):
-        names = ", ".join(p.name for p in params)
-        what = "arrays" if all(p.kind == "tensor" for p in params) else "arguments"
-        raise ArgumentError(f"{name} takes {len(params)} {what} ({names}), got {len(given)}")
+        asked = [p for p in params if not p.workspace]
+        names = ", ".join(p.name for p in asked)
+        what = "arrays" if all(p.kind == "tensor" for p in asked) else "arguments"
+        raise ArgumentError(f"{name} takes {len(asked)} {what} ({names}), got {len(given)}")
     values = []
     for param, value in zip(params, given, strict=True):
         label = f"{name}: {param.name}"
@@ -225,6 +230,29 @@ def _checked(kernel: Any, given: Sequence[Any]) -> _Call:
     if checked.output is not None and not values[checked.output].writable:
         raise ArgumentError(f"{name}: the output {params[checked.output].name} is read-only")
     return checked
+
+
+def _with_workspaces(
+    params: Sequence[Param], given: Sequence[Any], make: Callable[[Param], Any]
+) -> Sequence[Any]:
+    """The arguments of a call that leaves workspaces out, with those that ``make`` makes."""
+    asked = sum(not p.workspace for p in params)
+    if asked == len(params) or len(given) != asked:
+        return given
+    rest = iter(given)
+    return [make(p) if p.workspace else next(rest) for p in params]
+
+
+def _zeros(param: Param, given: Sequence[Any]) -> Any:
+    """A workspace, where the arrays of a call are."""
+    for array in given:
+        if getattr(array, "is_cuda", False):
+            import torch
+
+            return torch.zeros(param.shape, dtype=getattr(torch, param.dtype), device=array.device)
+    import numpy as np
+
+    return np.zeros(param.shape, param.dtype)
 
 
 def _map(value: Any, label: str) -> Any:
@@ -498,17 +526,31 @@ class Compiled:
     """A kernel compiled for its GPU architecture; calling it launches it.
 
     Args of a call: contiguous CUDA tensors of the kernel's shapes and dtypes, which are not
-    looked at again. The launch goes to torch's current stream and returns at once.
+    looked at again. The launch goes to torch's current stream and returns at once. A workspace
+    that is left out is one that all such launches on a GPU share: they must not overlap.
     """
 
-    def __init__(self, name: str, arch: str, function: Any, executable: Any):
+    def __init__(
+        self, name: str, arch: str, function: Any, executable: Any, params: Sequence[Param] = ()
+    ):
         self.name = name
         self.arch = arch
         self._function = function
         self._executable = executable  # owns the loaded module
+        self._params = params
+        self._workspaces: dict[tuple[str, str], Any] = {}  # by name and device
 
     def __call__(self, *tensors: Any) -> None:
+        if len(tensors) < len(self._params):
+            tensors = tuple(_with_workspaces(self._params, tensors, partial(self._own, tensors)))
         self._function(*tensors)
+
+    def _own(self, tensors: Sequence[Any], param: Param) -> Any:
+        """The workspace of launches on the GPU that the tensors are on."""
+        key = (param.name, str(tensors[0].device))
+        if key not in self._workspaces:
+            self._workspaces[key] = _zeros(param, tensors)
+        return self._workspaces[key]
 
 
 _COMPILED_LIMIT = 64
@@ -546,7 +588,7 @@ def _compile(kernel: Any) -> Compiled:
             tir_pipeline=pipeline_for_launch(),
         )
         entry = executable[name]
-    return Compiled(name, arch, entry, executable)
+    return Compiled(name, arch, entry, executable, parameters(kernel))
 
 
 _CALLBACK = "tvm_callback_cuda_compile"

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: Attribute that carries the author's source line through lowering, around each tile primitive.
 LINE_KEY = "pragma_mlsys_gpu_line"
 
+#: Attribute that names a kernel's parameters which are its workspace (:class:`Param`).
+WORKSPACE = "mlsys_gpu.workspace"
+
 #: Architectures that this course writes kernels for, by their short names.
 ARCHITECTURES = {"hopper": "sm_90a", "blackwell": "sm_100a"}
 
@@ -369,10 +372,13 @@ def content_key(func: Any, arch: str) -> str:
 def parameters(func: Any) -> tuple[Param, ...]:
     """The parameters of a PrimFunc, in order; needs no lowering.
 
-    Raises :class:`LoweringError` for a parameter of a type that no kernel takes.
+    Raises :class:`LoweringError` for a parameter of a type that no kernel takes, and for a
+    workspace that is no tensor of a fixed shape.
     """
     _tvm()
     naming = _Names(func)
+    attrs = func.attrs if func.attrs is not None else {}
+    own = {str(name) for name in attrs.get(WORKSPACE, ())}
     params = []
     for i, param in enumerate(func.params):
         shape, ty = getattr(param, "shape", None), param.ty
@@ -387,7 +393,12 @@ def parameters(func: Any) -> tuple[Param, ...]:
             params.append(Param(name, None, TENSOR_MAP if is_map else POINTER))
         else:
             raise LoweringError(f"parameter {name} is a {ty}, which no kernel takes")
-    return tuple(params)
+    for name in own:
+        if not any(p.name == name and p.kind == "tensor" and not p.symbolic for p in params):
+            raise LoweringError(
+                f"the workspace {name} is no parameter that is a tensor of one shape"
+            )
+    return tuple(replace(p, workspace=p.name in own) for p in params)
 
 
 class _Names:

@@ -28,12 +28,15 @@ class Param:
 
     ``shape``: for a tensor in global memory its elements, each a number or an expression in the
     names of symbolic dimensions; None for everything else. ``dtype``: as TVM spells it
-    (``float16``, ``bfloat16``, …), or :data:`TENSOR_MAP`, or :data:`POINTER`.
+    (``float16``, ``bfloat16``, …), or :data:`TENSOR_MAP`, or :data:`POINTER`. ``workspace``: a
+    tensor of the kernel's own, which holds zeros when a launch starts and when it has ended; who
+    launches need not know of it.
     """
 
     name: str
     shape: tuple[int | str, ...] | None
     dtype: str
+    workspace: bool = False
 
     @property
     def kind(self) -> str:

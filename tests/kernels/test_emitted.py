@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from mlsys_gpu.artifacts import inspect
 from mlsys_gpu.kernels import gemm
 
 DTYPES = {"float16": "f16", "bfloat16": "bf16"}
@@ -293,6 +294,19 @@ def test_no_spills_and_no_warnings(artifacts, arch, n, dtype):
     assert resources["threads"] == threads
     assert resources["dynamic_shared_bytes"] == at(SHARED[arch], n)
     assert made.warnings == ()
+
+
+@pytest.mark.parametrize("step", gemm.everything("hopper")[6:], ids=lambda step: step.name)
+@pytest.mark.parametrize("shape", [(8, 8, 8), (1024,) * 3, (4096,) * 3, (8192, 8192, 4096)])
+def test_no_spills_and_no_warnings_at_any_size(step, shape):
+    """Registers depend on the shape: it decides how indices are computed and loops unrolled."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="assembling needs cuda-python and NVRTC")
+    made = inspect(step.build(*shape))
+    assert {v for k, v in made.resources.items() if k.startswith(("spill", "stack"))} == {0}
+    assert made.warnings == ()
+    # What moves registers to the consumers, and ptxas would drop with no more than a remark.
+    assert ("USETMAXREG" in made.sass) == ("setmaxnreg" in made.ptx)
+    assert "setmaxnreg" in made.ptx or step.number < 9 or step.variant == "tuned"
 
 
 # From Step 6 on. An SM of a B200 has one, an SM of an H200 two and from Step 7 on one.

@@ -64,10 +64,15 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def finish(kernel: PrimFunc, name: str, arch: str) -> PrimFunc:
-    """Name the kernel and say which architecture it is for: what lowering and inspection read."""
+def finish(kernel: PrimFunc, name: str, arch: str, workspace: tuple[str, ...] = ()) -> PrimFunc:
+    """Name the kernel and say which architecture it is for: what lowering and inspection read.
+
+    ``workspace`` names parameters that the launch provides, not its caller: tensors that hold
+    zeros before the first launch and that the kernel leaves so.
+    """
     target = Target({"kind": "cuda", "arch": ARCH[arch]})
-    return kernel.with_attrs({"global_symbol": name, "target": target})
+    attrs = {"global_symbol": name, "target": target}
+    return kernel.with_attrs(attrs | ({"mlsys_gpu.workspace": workspace} if workspace else {}))
 
 
 def mbarrier_init(bars, count):
@@ -112,9 +117,10 @@ def tma_store(box, tile, **how):
 
 
 def at_cta(rank, bar):
-    """Emit ``mapa``: where CTA ``rank`` of the cluster has the mbarrier that is here at ``bar``.
+    """Emit ``mapa``: where CTA ``rank`` of the cluster has what is here at ``bar``.
 
-    The address is for instructions that take one in ``shared::cluster``. PTX ISA: mapa.
+    ``bar`` is the address of an mbarrier, or of something else in shared memory. What comes back
+    is for instructions that take an address in ``shared::cluster``. PTX ISA: mapa.
     """
     address = T.alloc_local((1,), "uint64")
     T.evaluate(T.ptx.mapa.u64(address[0], bar, T.uint32(rank)))
@@ -132,6 +138,25 @@ def arrive_at(bar, expect_tx=None):
         T.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(bar))
     else:
         T.evaluate(T.ptx.mbarrier.arrive.expect_tx.shared__cluster.b64(bar, expect_tx))
+
+
+def st_async(there, value, bar):
+    """Emit a store of ``value``, an int32, to another CTA that ``bar`` there waits for.
+
+    ``there`` and ``bar`` are addresses of ``at_cta`` for the same CTA; the 4 bytes count down the
+    mbarrier once they are written. PTX ISA: st.async.
+    """
+    kind = "st_async.shared::cluster.mbarrier::complete_tx::bytes.s32"
+    T.evaluate(T.ptx[kind](there, value, bar))
+
+
+def draw(number, counter, count):
+    """Emit ``number = counter; counter = (counter + 1) % count`` as one atomic step.
+
+    ``counter`` is an address in global memory, ``number`` a uint32. PTX ISA: atom, inc.
+    """
+    kind = "atom.relaxed.gpu.global.inc.u32"
+    T.evaluate(T.ptx[kind](number, counter, T.uint32(count - 1)))
 
 
 # --- tcgen05 (Blackwell) -------------------------------------------------------------------------

@@ -316,7 +316,7 @@ def _check(reference: Any, element: Any, tolerance: Any) -> None:
 def _output(program: Program, arrays: Sequence[Any], output: Any) -> int:
     names = [name for name, _, _ in program.params]
     if output is None:
-        return len(names) - 1
+        return max(i for i in range(len(names)) if i not in program.workspaces)
     if isinstance(output, str):
         if output not in names:
             raise ValueError(f"no parameter is called {output!r}; there are {', '.join(names)}")

@@ -52,6 +52,8 @@ class Program:
     maps: list[dict[str, Any]] = field(default_factory=list)
     #: Indices of the params that the kernel may write; None where that is not known.
     written: list[int] | None = None
+    #: Indices of the params that are the kernel's workspace.
+    workspaces: list[int] = field(default_factory=list)
     key: str = ""
     texts: dict[str, dict[str, str]] = field(default_factory=dict)
     layouts: list[dict[str, Any] | None] = field(default_factory=list)

@@ -152,6 +152,14 @@ _ROLES = {
 }
 
 
+# What a variant has besides the roles of its step, in front of them.
+_MORE_ROLES = {
+    ("hopper", "dynamic"): (
+        ("one thread of CTA 0's warpgroup 0", "draw the next tile, send its number to both CTAs"),
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of the ladder, or a variant of it, for one architecture."""
@@ -188,7 +196,8 @@ class Step:
     def roles(self) -> tuple[tuple[str, str], ...]:
         """(who, what) for each role, in the order in which data flows."""
         found = _ROLES[self.arch]
-        return found[max(n for n in found if n <= self.number)]
+        more = _MORE_ROLES.get((self.arch, self.variant or ""), ())
+        return more + found[max(n for n in found if n <= self.number)]
 
     @property
     def module(self) -> ModuleType:

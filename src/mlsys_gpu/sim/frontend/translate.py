@@ -204,6 +204,7 @@ class Translator:
             stops=self.stops,
             scopes=self.scopes,
             written=self.writable(),
+            workspaces=[i for i, p in enumerate(low.params) if p.workspace],
             work=self.tally.table,
         )
 

@@ -193,6 +193,7 @@ class Recorder:
             self.share = self.recording.share = -(-total // slots)
             self.recording.started = slots
             self.chosen = set()  # the first that start, whichever they are
+        self.drawn: dict[int, int] = {}  # by cluster, how often it drew from a counter
         self.patterns: dict[tuple, Any] = {}
         namespace: dict[str, Any] = dict(OPS)
         namespace["np"] = np
@@ -240,6 +241,27 @@ class Recorder:
             return True
         taken = cluster.state["recorded_share"] = cluster.state.get("recorded_share", 0) + 1
         return taken < self.share
+
+    def draws(self, address: int, how: str, lane: Any) -> bool:
+        """Whether an atomic draws work from a counter that all clusters share.
+
+        It does where one thread increments, with ``atom.inc``, the kernel's workspace.
+        """
+        tensor = (address >> memory.SPACE_BITS) - memory.FIRST_TENSOR
+        return how == "inc" and lane is not None and tensor in self.machine.program.workspaces
+
+    def draw(self, cluster: Cluster, limit: int) -> np.uint32:
+        """What a cluster draws from a counter if all clusters do, in turn.
+
+        A recorded run does not know the time yet: in the order in which it happens to execute,
+        one cluster could draw nearly all, and where few clusters run they would draw for all.
+        """
+        launch = self.machine.program.launch
+        number = self.machine.launch_number(cluster.ctas[0].block)
+        before = self.drawn.get(number, 0)
+        self.drawn[number] = before + 1
+        clusters = math.prod(launch["grid"]) // math.prod(launch["cluster"])
+        return np.uint32((before * clusters + number) % (int(limit) + 1))
 
     def probe(self, machine: Machine) -> None:
         """Run the first wave's other clusters up to their first access of each tensor.
@@ -550,6 +572,8 @@ def _atom(original, w, space, address, value, how, dtype, *rest, **kwargs):
         place = "shared" if shared else "global"
         first = int(addresses[0])
         w.log.append((ATOMIC, w.s, place, len(counts), most, returns, first))
+        if w.machine.recorder.draws(first, how, kwargs.get("lane")):
+            return w.machine.recorder.draw(w.cluster, value)
     return original(w, space, address, value, how, dtype, *rest, **kwargs)
 
 
