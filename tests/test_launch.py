@@ -1,4 +1,6 @@
 """Where kernels run, and what is refused before they do."""
+# pyright: reportInvalidTypeForm=false, reportUnboundVariable=false
+# (The annotations of kernels are TVMScript's.)
 
 import re
 
@@ -279,7 +281,9 @@ def test_a_workspace_may_be_left_out(counting):
         Y = np.full(64, np.nan, np.float32)
         assert mg.simulate(handle, X, Y).ok
         assert np.array_equal(Y, X + 1)
-    assert mg.run(counting, X, np.full(64, np.nan, np.float32)).ok
+    report = mg.run(counting, X, np.full(64, np.nan, np.float32))
+    assert isinstance(report, mg.Report)
+    assert report.ok
     assert mg.model(counting, X, np.zeros(64, np.float32)).microseconds > 0
     assert mg.explain(counting, X, Y, reference=X).tensor == "Y"
 

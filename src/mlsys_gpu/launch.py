@@ -245,14 +245,15 @@ def _with_workspaces(
 
 def _zeros(param: Param, given: Sequence[Any]) -> Any:
     """A workspace, where the arrays of a call are."""
+    shape = tuple(int(d) for d in param.shape or ())
     for array in given:
         if getattr(array, "is_cuda", False):
             import torch
 
-            return torch.zeros(param.shape, dtype=getattr(torch, param.dtype), device=array.device)
+            return torch.zeros(shape, dtype=getattr(torch, param.dtype), device=array.device)
     import numpy as np
 
-    return np.zeros(param.shape, param.dtype)
+    return np.zeros(shape, param.dtype)
 
 
 def _map(value: Any, label: str) -> Any:
