@@ -9,6 +9,10 @@ import pytest
 from mlsys_gpu.kernels import gemm
 
 ALL = [(arch, step.number) for arch in gemm.ARCHS for step in gemm.steps(arch)]
+# "tuned" is no variant of one idea, and no small diff.
+VARIANTS = [
+    pytest.param(v, id=v.name) for a in gemm.ARCHS for v in gemm.variants(a) if v.variant != "tuned"
+]
 PAIRS = [(arch, n) for arch, n in ALL if n > 1]
 
 
@@ -26,14 +30,25 @@ def test_a_step_fits_on_a_few_screens_and_in_the_book(arch, n):
     assert not too_wide
 
 
+def changed(before: list[str], after: list[str]) -> list[str]:
+    """What the book shows of two files: indentation alone is no change."""
+    old, new = ([line.strip() for line in lines if line.strip()] for lines in (before, after))
+    diff = difflib.unified_diff(old, new, n=0, lineterm="")
+    return [d for d in diff if d[:1] in "+-" and d[:3] not in ("+++", "---")]
+
+
 @pytest.mark.parametrize(("arch", "n"), PAIRS)
 def test_a_step_is_a_small_diff_from_the_one_before(arch, n):
-    # What the book shows: indentation alone is no change.
-    before = [line.strip() for line in lines_of(arch, n - 1) if line.strip()]
-    after = [line.strip() for line in lines_of(arch, n) if line.strip()]
-    diff = difflib.unified_diff(before, after, n=0, lineterm="")
-    changed = [d for d in diff if d[:1] in "+-" and d[:3] not in ("+++", "---")]
-    assert 0 < len(changed) <= 110, "\n".join(changed)
+    found = changed(lines_of(arch, n - 1), lines_of(arch, n))
+    assert 0 < len(found) <= 110, "\n".join(found)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_is_a_small_diff_from_its_step(variant):
+    lines = variant.source_path.read_text().splitlines()
+    assert len(lines) <= 290
+    assert max(map(len, lines)) <= 78
+    assert 0 < len(changed(lines_of(variant.arch, variant.number), lines)) <= 110
 
 
 @pytest.mark.parametrize(("arch", "n"), ALL)

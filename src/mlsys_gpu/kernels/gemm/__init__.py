@@ -154,6 +154,10 @@ _ROLES = {
 
 # What a variant has besides the roles of its step, in front of them.
 _MORE_ROLES = {
+    ("blackwell", "clc"): (
+        ("one thread of warp 11", "expect the response on clc_full; CTA 0's asks, after clc_empty"),
+        ("all warps", "wait for clc_full, read the response, arrive at CTA 0's clc_empty"),
+    ),
     ("hopper", "dynamic"): (
         ("one thread of CTA 0's warpgroup 0", "draw the next tile, send its number to both CTAs"),
     ),

@@ -214,7 +214,7 @@ def build(M, N, K, dtype="float16", ctas=SMS):
             own = T.meta_var(descA + T.uint64((wg_id - 1) * ROWS_STEP))
             while tile < TILES:
                 schedule()
-                done = T.meta_var(turn * K_TILES)  # K tiles of the tiles before
+                done = T.meta_var(turn * K_TILES)  # K tiles of tiles before
                 for k in T.serial(K_TILES):
                     # A stage's barrier has a phase for every PIPE_DEPTH K
                     # tiles: wait for 0, 1, 0, …, each on its own barrier.
