@@ -12,7 +12,7 @@ import importlib.util
 import itertools
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from mlsys_gpu.kernels import gemm
 from mlsys_gpu.viz.figures import Html, badge, table_html
 
 __all__ = [
+    "ABSENT",
+    "COUNTED",
     "Change",
     "attempt",
     "changed",
@@ -28,6 +30,7 @@ __all__ = [
     "diagnose",
     "drawn",
     "inspected",
+    "megahertz",
     "recorded",
     "residents",
     "run",
@@ -124,7 +127,18 @@ def run(step: Any, M: int, N: int, K: int, dtype: str = "float16", **options: An
     return outcome
 
 
-def counted(number: int, M: int, N: int, K: int, words: dict[str, str]) -> Html:
+#: What :func:`counted` shows, and what it calls it.
+COUNTED = {
+    "global_load_bytes": "bytes loaded from global memory",
+    "shared_store_bytes": "bytes stored to shared memory",
+    "mma_instructions": "MMA instructions",
+    "mma_operand_bytes": "operand bytes that the MMAs read",
+    "mma_flop": "FLOP of the MMAs",
+    "global_store_bytes": "bytes stored to global memory",
+}
+
+
+def counted(number: int, M: int, N: int, K: int, words: Mapping[str, str] = COUNTED) -> Html:
     """A table of the simulator's counters of a step, both architectures side by side.
 
     ``words`` maps names of :attr:`mlsys_gpu.sim.Report.counters` to what the table calls them.
@@ -273,6 +287,11 @@ def recorded(
     return rows, result.provenance
 
 
+def megahertz(row: dict[str, Any], provenance: dict[str, Any]) -> float:
+    """The SM clock that a row was measured at; the GPU's highest where it was not noted."""
+    return row.get("sm_clock_mhz") or provenance["gpu"]["clock_khz"] / 1e3
+
+
 def tensor_share(row: dict[str, Any], provenance: dict[str, Any]) -> float:
     """Part of the clocks in which the tensor cores work, of a measured row; 0 to 1.
 
@@ -280,8 +299,7 @@ def tensor_share(row: dict[str, Any], provenance: dict[str, Any]) -> float:
     seen meanwhile (the GPU's highest, where none was noted).
     """
     gpu = provenance["gpu"]
-    mhz = row.get("sm_clock_mhz") or gpu["clock_khz"] / 1e3
-    clocks = row["ms"] * 1e3 * mhz * gpu["multiprocessors"]
+    clocks = row["ms"] * 1e3 * megahertz(row, provenance) * gpu["multiprocessors"]
     rate = device.TENSOR_FLOP_PER_CLOCK_PER_SM[gpu["arch"]]
     return 2 * row["M"] * row["N"] * row["K"] / (clocks * rate)
 
