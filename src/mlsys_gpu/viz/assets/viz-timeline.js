@@ -7,7 +7,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   "use strict";
   const { el } = ui;
   const END = data.cycles;
-  const run = `${data.kernel}, ${ui.group(END)} cycles`; // tells a page's timelines apart
+  const runName = `${data.kernel}, ${ui.group(END)} cycles`; // tells a page's timelines apart
   const SECTIONS = [
     ["role", "roles"], ["engine", "engines"], ["stage", "stages in shared memory"],
     ["tmem", "tensor memory"], ["barrier", "barriers"],
@@ -538,7 +538,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
     }
     fileName.textContent = name;
     code.replaceChildren(pages.get(name).element);
-    code.setAttribute("aria-label", `Source, ${name}, ${run}`);
+    code.setAttribute("aria-label", `Source, ${name}, ${runName}`);
   }
   function source() {
     const track = focus >= 0 ? visible[focus] : null;
@@ -812,7 +812,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
   const barriers = el("div", { class: "mg-tl-lists mg-tl-more" });
   const fileName = el("span", { class: "mg-tl-file" });
   const who = el("ul", { class: "mg-tl-who" });
-  const code = el("div", { class: "mg-tl-source", tabindex: 0, role: "region", "aria-label": `Source, ${run}` });
+  const code = el("div", { class: "mg-tl-source", tabindex: 0, role: "region", "aria-label": `Source, ${runName}` });
 
   const facts = [];
   const s = data.summary || {};
@@ -827,7 +827,7 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       meet.both > 0.2 * meet.compute && tracks.some((t) => t.kind === "stage")
       && ": the next stage arrives (slanted) while this one is read (dotted)"], ".");
 
-  const shares = el("div", { class: "mg-scroll", tabindex: 0, role: "region", "aria-label": `Shares of time, ${run}` },
+  const shares = el("div", { class: "mg-scroll", tabindex: 0, role: "region", "aria-label": `Shares of time, ${runName}` },
     el("table", { class: "mg-table mg-tl-shares" },
       el("caption", {}, `How each role spends the ${whole(END)} cycles shown`),
       el("thead", {}, el("tr", {}, el("td", {}), ["runs, issues, waits", "works", "waits", "waits for"].map((h) => el("th", { scope: "col" }, h)))),
