@@ -400,8 +400,36 @@ def test_the_model_expects_no_gain_of_step_4_on_blackwell(tables):
     assert time["hopper_step4"] < 0.5 * time["hopper_step3"]
 
 
+def test_rounds_of_148_find_more_in_l2_by_groups():
+    """At 4096³ on a B200: rounds that read no block row for the first time."""
+    found = {}
+    for group in (32, 8):
+        tiles = walk(32, 32, group)
+        seen: set[tuple[str, int]] = set()
+        warm = rounds = 0
+        for start in range(0, len(tiles), 148):
+            now = {("A", m) for m, _ in tiles[start : start + 148]}
+            now |= {("B", n) for _, n in tiles[start : start + 148]}
+            warm += now <= seen
+            seen |= now
+            rounds += 1
+        found[group] = (warm, rounds)
+    assert found == {32: (0, 7), 8: (3, 7)}
+
+
+def test_one_thread_waits_for_one_thing_at_a_time(tables):
+    shown = [found[1:] for found in tables if found[0][:2] == ["kernel", "time"]]
+    (line,) = [line for lines in shown for line in lines if line[0] == "blackwell_step6"]
+    waits: dict[str, int] = {}
+    for name, part in re.findall(r"(full|empty)\[\d\] (\d+)%", line[6]):
+        waits[name] = waits.get(name, 0) + int(part)
+    assert waits["full"] == pytest.approx(50, abs=5)
+    assert 30 < waits["empty"] < waits["full"]
+
+
 def test_gaps_between_tiles(tables):
     for _, turn, gap, short, long in table(tables, "cycles, one CTA alone", "a turn"):
+        assert number(gap) == pytest.approx(3 * number(turn), rel=0.15)
         for text, k_tiles in ((short, 16), (long, 64)):
             part = number(gap) / (number(gap) + k_tiles * number(turn))
             assert number(text) / 100 == pytest.approx(part, abs=0.006)
