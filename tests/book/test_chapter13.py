@@ -250,6 +250,8 @@ def test_a_turn_is_t_over_stages_down_to_a_floor(tables):
         busy = [int(line[3 if at == 0 else 6].rstrip("%")) for line in lines]
         assert busy == sorted(busy)
         assert busy[-1] / 100 <= full
+        # Almost 200 cycles above what the MMAs need: 256 and 512.
+        assert 170 < turns[6][at] - (256, 512)[at] < 200
     # Two stages hide about half of a load and four nearly all of it: what the prediction says.
     assert turns[2][1] == pytest.approx(1125, rel=0.03)
     assert turns[3][1] == pytest.approx(750, rel=0.03)
@@ -312,6 +314,18 @@ def test_what_the_prose_says_of_the_measurements(rows):
     clocks = [rows[f"step{n}", 4096]["sm_clock_mhz"] for n in (3, 4, 5)]
     assert clocks == sorted(clocks, reverse=True)
     assert rows["step5", 4096]["power_w"] > 650
+
+
+def test_loads_of_step_3_come_in_batches_on_hopper_and_at_once_on_blackwell(cells):
+    (text,) = texts(cells, "LDG×")
+    batches = {
+        line.split()[0]: [int(n) for n in re.findall(r"LDG×(\d+)", line)]
+        for line in text.splitlines()
+        if "LDG×" in line
+    }
+    assert batches["Blackwell"] == [16]
+    assert len(batches["Hopper"]) == 5
+    assert sum(batches["Hopper"]) == 16
 
 
 def test_registers_make_room_on_hopper_and_tmem_does_not_on_blackwell(tables):
