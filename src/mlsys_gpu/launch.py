@@ -311,7 +311,8 @@ def simulate(
             bits as ``uint16``; symbolic dimensions get their values from the arrays' shapes. For
             scalars Python's or NumPy's numbers. For tensor maps :class:`mlsys_gpu.TensorMap`, or a
             pointer to one that the host encoded (:func:`mlsys_gpu.tensormap.host_encoding`). For
-            raw pointers arrays, or None. What the kernel writes is filled in place.
+            raw pointers arrays, or None. What the kernel writes is filled in place. Tensors of the
+            kernel's own (:class:`mlsys_gpu.parameters.Param`) may be left out.
         schedule: when asynchronous effects land: ``"eager"`` (at once), ``"lazy"`` (as late as is
             legal) or ``"seeded"`` (anywhere between, drawn from ``schedule_seed``).
         schedule_seed: seed of the schedule.

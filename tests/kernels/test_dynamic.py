@@ -20,7 +20,7 @@ def dynamic():
 # Shape, CTAs: as many tiles as clusters, more, many more for one cluster, fewer than clusters.
 @pytest.mark.parametrize(
     ("shape", "ctas"),
-    [((264, 264, 72), 8), ((776, 520, 72), 4), ((520, 776, 72), 2), ((136, 264, 72), 132)],
+    [((264, 264, 72), 8), ((520, 520, 72), 4), ((264, 520, 72), 2), ((136, 264, 72), 132)],
 )
 def test_the_counter_is_zero_again_and_serves_the_next_launch(dynamic, shape, ctas):
     kernel = dynamic.build(*shape, ctas=ctas)
@@ -49,12 +49,12 @@ def test_a_counter_that_is_not_zero_leaves_tiles_out(dynamic):
     assert np.array_equal(untouched, wanted)
 
 
-@pytest.mark.parametrize(("shape", "ctas"), [((520, 2056, 72), 4), ((520, 520, 72), 18)])
+@pytest.mark.parametrize(("shape", "ctas"), [((520, 776, 72), 4), ((520, 520, 72), 18)])
 def test_a_cluster_draws_until_no_tile_is_left_and_no_more(dynamic, shape, ctas):
     kernel = dynamic.build(*shape, ctas=ctas)
     A, B = gemm_inputs(*shape)
     tiles = -(-shape[0] // 256) * -(-shape[1] // 256)
-    for seed in range(4):
+    for seed in range(2):
         D = poisoned(shape[:2])
         report = mg.simulate(kernel, A, B, D, schedule="seeded", schedule_seed=seed)
         assert report.ok, report

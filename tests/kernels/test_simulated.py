@@ -70,7 +70,7 @@ def test_silent_whatever_the_seed(kernel, dtype):
 
 
 # Shape, CTAs: two or three tiles a CTA, an odd and an even number of K tiles; more rows of tiles
-# than a group has; one CTA for all. Clusters of two round an odd number of CTAs up.
+# than a group has; one CTA for all. Clusters of two leave an odd CTA out, but for the only one.
 PERSISTENT = [((392, 264, 200), 5), ((130, 520, 136), 4), ((1100, 136, 72), 4), ((136, 136, 72), 1)]
 # Where a cluster's tile is larger: the same, and a last cluster whose second CTA has no row.
 CLUSTERS = [((776, 520, 520), 4), ((2312, 264, 72), 6), ((264, 1032, 136), 2)]

@@ -75,7 +75,7 @@ def build(M, N, K, dtype="float16", ctas=SMS):
     M_TILES, N_TILES = cdiv(M, BM * CLUSTER), cdiv(N, BN)  # of a cluster
     K_TILES = cdiv(K, BK)
     TILES = M_TILES * N_TILES
-    CLUSTERS = min(cdiv(ctas, CLUSTER), TILES)
+    CLUSTERS = max(1, min(ctas // CLUSTER, TILES))
 
     @T.prim_func
     def kernel(
