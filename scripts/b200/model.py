@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """What the model of time says that a B200 takes, beside what others have published.
 
-    python scripts/b200/model.py [-o FILE]
+    python scripts/b200/model.py [-o FILE]            # kernels of tirx-kernels
+    python scripts/b200/model.py --ladder [-o FILE]   # the GEMM ladder: Steps 3 to 9, variants
+    python scripts/b200/model.py --ladder clc --sizes 4096 8192
 
-Kernels are those of tirx-kernels (in requirements-dev.txt); nothing of this ran on a B200 here.
+tirx-kernels is in requirements-dev.txt. Nothing of this ran on a B200 here.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
 import mlsys_gpu as mg  # noqa: E402
+from mlsys_gpu import benchmarking  # noqa: E402
 
 #: Size, published microseconds, and who says so.
 GEMM = [
@@ -94,10 +98,56 @@ def gemm() -> list[dict[str, Any]]:
     return found
 
 
+#: Sizes of the ladder's square products.
+SIZES = (1024, 2048, 4096, 8192)
+
+
+def ladder(names: list[str], sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Times of the ladder's steps from 3 on and of their variants; ``names``: parts of names."""
+    for size in sizes:
+        for step in mg.gemm.everything("blackwell"):
+            if step.number < 3 or (names and not any(n in step.name for n in names)):
+                continue
+            yield {"kernel": step.name, **of_step(step, size, {})}
+
+
+def of_step(step: Any, size: int, options: dict[str, Any]) -> dict[str, Any]:
+    """The time of a step, built with ``options``, for a square product of float16."""
+    timing = mg.model(step.build(size, size, size, **options), gpu="b200")
+    return {
+        "M": size,
+        "N": size,
+        "K": size,
+        "dtype": "float16",
+        "modelled_us": round(timing.microseconds, 3),
+        "clock_mhz": round(timing.clock_mhz),
+        "bound": timing.bound,
+        "source_sha256": benchmarking.source_sha256(step.name),
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    flops = 2.0 * row["M"] * row["N"] * row["K"]
+    name = " ".join([row["kernel"], *(f"without {n}" for n in row.get("without", ()))])
+    return (
+        f"{name + ' ' + str(row['M']):<56}{row['modelled_us']:>10.2f} us"
+        f"{flops / row['modelled_us'] / 1e6:>8.0f} TFLOP/s  {row['bound']}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, help="a file for the rows")
+    parser.add_argument("--ladder", nargs="*", metavar="NAME", help="the GEMM ladder, or a part")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of the ladder")
     given = parser.parse_args()
+    if given.ladder is not None:
+        table = []
+        for row in ladder(given.ladder, given.sizes):
+            table.append(row)
+            print(line(row), flush=True)
+        write(given.output, "modelled for a B200, not measured", table)
+        return 0
     table = rows()
     for row in table:
         apart = row["modelled_us"] / row["published_us"] - 1
@@ -105,10 +155,13 @@ def main() -> int:
             f"{row['kernel']} {row['shape']}: modelled {row['modelled_us']:.1f} us, published "
             f"{row['published_us']:.1f} us ({100 * apart:+.1f} %); {row['bound']}"
         )
-    if given.output is not None:
-        note = "modelled, not measured; published figures are others'"
-        given.output.write_text(json.dumps({"note": note, "launches": table}, indent=1) + "\n")
+    write(given.output, "modelled, not measured; published figures are others'", table)
     return 0
+
+
+def write(path: Path | None, note: str, table: list[dict[str, Any]]) -> None:
+    if path is not None:
+        path.write_text(json.dumps({"note": note, "launches": table}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
