@@ -49,7 +49,7 @@ book: $(VENV)/.ready  ## execute every chapter and build the book: book/_build/h
 
 test: $(VENV)/.ready-dev chromium  ## every test; those that need a GPU or a browser say why they skip
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	  $(PY) -m pytest -n auto --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
+	  $(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 chromium:
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then :; \

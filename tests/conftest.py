@@ -43,11 +43,6 @@ def _wrong_gpu(arch: str | None) -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        # With several processes, one builds the book, and one each what a file's tests share.
-        folder, _, name = item.nodeid.partition("::")[0].rpartition("/")
-        group = "book" if folder == "tests/book" else f"{folder}/{name}"
-        item.add_marker(pytest.mark.xdist_group(group))
-    for item in items:
         marker = item.get_closest_marker("gpu")
         if marker is None:
             continue

@@ -1,5 +1,7 @@
 """The built book, and a headless Chromium to look at it with."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -40,7 +42,25 @@ def pages() -> list[str]:
 
 @pytest.fixture(scope="session")
 def book() -> Path:
-    """Folder of the built book. It is built as ``make book`` does; what is fresh stays."""
+    """Folder of the built book. It is built as ``make book`` does; what is fresh stays.
+
+    Where several processes share the tests, the first one builds and the others wait for it.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return _build()
+    HTML.parent.mkdir(parents=True, exist_ok=True)
+    stamp = HTML.parent / "built-for-tests"
+    with (HTML.parent / "building-for-tests").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (stamp.is_file() and stamp.read_text() == run):
+            stamp.unlink(missing_ok=True)
+            _build()
+            stamp.write_text(run)
+    return HTML
+
+
+def _build() -> Path:
     command = [
         str(Path(sys.executable).with_name("jupyter-book")),
         *("build", str(ROOT), "--path-output", str(ROOT / "book"), "-W", "-n", "--keep-going"),
