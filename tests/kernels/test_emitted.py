@@ -48,7 +48,7 @@ WGMMA_AHEAD = {
 N128 = {r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\.{t}\.{t}": 8}
 N256 = {r"wgmma\.mma_async\.sync\.aligned\.m64n256k16\.f32\.{t}\.{t}": 4}  # 64 rows a warpgroup
 READ_HERE = {r"mbarrier\.arrive\.shared\.b64": 1}
-READ_IN_BOTH = {r"mapa\.u64": 1, r"mbarrier\.arrive\.shared::cluster\.b64": 1}
+READ_IN_BOTH = {r"mapa\.shared::cluster\.u32": 1, r"mbarrier\.arrive\.shared::cluster\.b64": 1}
 MULTICAST = {r"cp\.async\.bulk\.tensor\S*multicast::cluster": 1}  # of the two loads
 TCGEN05_ALONE = {
     r"tcgen05\.mma\.cta_group::1\.kind::f16": 4,
@@ -60,7 +60,7 @@ TCGEN05_MMA = {
     r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1,  # empty
 }
 PAIR_LOAD = {
-    r"mapa\.u64": 1,  # CTA 0's full
+    r"mapa\.shared::cluster\.u32": 1,  # CTA 0's full
     r"mbarrier\.arrive\.expect_tx\.shared::cluster\.b64": 1,
     r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\S*complete_tx::bytes\.cta_group::2": 2,
 }
@@ -94,7 +94,7 @@ BESIDES = {
         },
         7: {r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one": 1},  # tmem_full
         8: {
-            r"mapa\.u64": 1,  # CTA 0's tmem_empty
+            r"mapa\.shared::cluster\.u32": 1,  # CTA 0's tmem_empty
             r"tcgen05\.commit\.cta_group::2\S*\.multicast::cluster\.b64": 1,  # tmem_full
         },
     },

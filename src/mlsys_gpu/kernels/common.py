@@ -101,6 +101,8 @@ def tma_load(tile, box, bar, cta_mask=None, **how):
     """
     if cta_mask is not None:
         how["cta_mask"] = cta_mask
+    if str(bar.ty) == "uint32":
+        bar = _generic(bar)
     Tx.copy_async(tile, box, dispatch="tma_explicit", mbar=bar, **how)
 
 
@@ -120,11 +122,20 @@ def at_cta(rank, bar):
     """Emit ``mapa``: where CTA ``rank`` of the cluster has what is here at ``bar``.
 
     ``bar`` is the address of an mbarrier, or of something else in shared memory. What comes back
-    is for instructions that take an address in ``shared::cluster``. PTX ISA: mapa.
+    is for instructions that take an address in ``shared::cluster``: a uint32, since a generic
+    address of 64 bits would take more instructions to compute. PTX ISA: mapa.
     """
-    address = T.alloc_local((1,), "uint64")
-    T.evaluate(T.ptx.mapa.u64(address[0], bar, T.uint32(rank)))
-    return T.reinterpret(PointerType(PrimType("uint64"), "shared"), address[0])
+    address = T.alloc_local((1,), "uint32")
+    here = T.cuda.cvta_generic_to_shared(bar)
+    T.evaluate(T.ptx.mapa.shared__cluster.u32(address[0], here, T.uint32(rank)))
+    return address[0]
+
+
+def _generic(address):
+    """Emit ``cvta``: the generic address, a pointer, of an address of ``at_cta``."""
+    generic = T.alloc_local((1,), "uint64")
+    T.evaluate(T.ptx["cvta.shared::cluster.u64"](generic[0], T.Cast("uint64", address)))
+    return T.reinterpret(PointerType(PrimType("uint64"), "shared"), generic[0])
 
 
 def arrive_at(bar, expect_tx=None):

@@ -89,8 +89,8 @@ def plan(M, N, ctas=SMS, without=()):
     """The plan for an M x N result on ``ctas`` CTAs.
 
     The time of a launch goes with the columns that its busiest CTA computes: turns times BN. The
-    least of them wins; equals go to the tile that did best among them on an H200. Narrow tiles
-    load more for what they compute: they are for products that wide ones leave SMs idle on.
+    least of them wins; equals go to the wider tile. Narrow tiles load more for what they compute:
+    they are for products that wide ones leave SMs idle on.
     """
 
     def turns(BN):
@@ -99,7 +99,7 @@ def plan(M, N, ctas=SMS, without=()):
     if "shape" in without:
         BN, cluster = 256, 2
     else:
-        fit = [columns for columns in (192, 256, 128, 64) if columns > 128 or turns(columns) == 1]
+        fit = [columns for columns in (256, 192, 128, 64) if columns > 128 or turns(columns) == 1]
         BN = min(fit, key=lambda columns: turns(columns) * columns)
         cluster = 2 if turns(BN) >= LONG and ctas > 1 else 1
     pieces = {256: 2, 192: 3, 128: 2, 64: 1}[BN]
