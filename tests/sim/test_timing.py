@@ -764,6 +764,21 @@ def test_an_upstream_attention_is_timed():
     assert timing.text()
 
 
+def test_the_power_limit_is_the_chips():
+    """The same tiles on half of the SMs: as busy as before, and half of the power is left."""
+    M, N, K = 2048, 2048, 1024  # 64 tiles of 256 x 256, a pair of SMs each
+    step = gemm.step(8, "blackwell")
+    every, half = (mg.model(step.build(M, N, K, ctas=n), gpu="b200") for n in (128, 64))
+    gpu = gpu_constants("b200")
+    for timing, sms in ((every, 128), (half, 64)):
+        assert timing.tensor_busy > 0.5
+        part = timing.tensor_busy * sms / 148
+        limit = (float(gpu["clock_tensor"]) / float(gpu["clock"])) ** 3  # of power, always busy
+        clock = float(gpu["clock"]) * min(1.0, (limit / part) ** (1 / 3))
+        assert timing.clock_mhz == pytest.approx(clock, rel=1e-6)
+    assert every.clock_mhz < half.clock_mhz == float(gpu["clock"])
+
+
 # ------------------------------------------------------------------------------------------ cost
 
 

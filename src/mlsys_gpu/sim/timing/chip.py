@@ -502,7 +502,8 @@ class Model:
         if cycles:
             busy = min(1.0, tensor * self.part * count * self.size / active / cycles)
         memory_busy, l2_busy = self._memory_busy(traffic, cycles), self._l2_busy(traffic, cycles)
-        clock = gpu.clock_at(busy, l2_busy, memory_busy)
+        # The limit is the chip's: SMs without a CTA draw nothing for their tensor cores.
+        clock = gpu.clock_at(busy * active / gpu.sms, l2_busy, memory_busy)
         # What waits for memory alone takes the same time at any clock.
         note = f"modelled for {gpu.name}, not measured"
         if self.compiled.registers is None:
