@@ -4,6 +4,7 @@
     python scripts/b200/model.py [-o FILE]            # kernels of tirx-kernels
     python scripts/b200/model.py --ladder [-o FILE]   # the GEMM ladder: Steps 3 to 9, variants
     python scripts/b200/model.py --ladder clc --sizes 4096 8192
+    python scripts/b200/model.py --additions [-o FILE]  # tuned, whole and without each addition
 
 tirx-kernels is in requirements-dev.txt. Nothing of this ran on a B200 here.
 """
@@ -101,6 +102,10 @@ def gemm() -> list[dict[str, Any]]:
 #: Sizes of the ladder's square products.
 SIZES = (1024, 2048, 4096, 8192)
 
+#: So many clusters of a launch stand for all: enough that the part of those with a tile more than
+#: the others, which decides how busy the chip is, comes out within a few hundredths.
+CLUSTERS = 25
+
 
 def ladder(names: list[str], sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
     """Times of the ladder's steps from 3 on and of their variants; ``names``: parts of names."""
@@ -111,9 +116,20 @@ def ladder(names: list[str], sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
             yield {"kernel": step.name, **of_step(step, size, {})}
 
 
+def additions(sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Times of the tuned kernel whole, without each addition, and without all of them."""
+    tuned = mg.gemm.tuned("blackwell")
+    names = list(tuned.module.ADDITIONS)
+    for size in sizes:
+        for without in ([], *([name] for name in names), names):
+            row = {"kernel": tuned.name, "without": without}
+            yield row | of_step(tuned, size, {"without": without})
+
+
 def of_step(step: Any, size: int, options: dict[str, Any]) -> dict[str, Any]:
     """The time of a step, built with ``options``, for a square product of float16."""
-    timing = mg.model(step.build(size, size, size, **options), gpu="b200")
+    kernel = step.module.build(size, size, size, **options)
+    timing = mg.model(kernel, gpu="b200", clusters=CLUSTERS)
     return {
         "M": size,
         "N": size,
@@ -122,13 +138,26 @@ def of_step(step: Any, size: int, options: dict[str, Any]) -> dict[str, Any]:
         "modelled_us": round(timing.microseconds, 3),
         "clock_mhz": round(timing.clock_mhz),
         "bound": timing.bound,
+        "busy": {
+            "tensor cores": round(timing.tensor_busy, 3),
+            "L2": round(timing.l2_busy, 3),
+            "device memory": round(timing.memory_busy, 3),
+        },
+        # of A and of B: what comes from memory, and the part of the different bytes that CTAs ask
+        # for at a time that L2 does not hold by then
+        "reads": {
+            row.name: {"memory_bytes": round(row.memory), "cold": round(row.cold, 3)}
+            for row in timing.traffic
+            if not row.write
+        },
         "source_sha256": benchmarking.source_sha256(step.name),
     }
 
 
 def line(row: dict[str, Any]) -> str:
     flops = 2.0 * row["M"] * row["N"] * row["K"]
-    name = " ".join([row["kernel"], *(f"without {n}" for n in row.get("without", ()))])
+    left_out = row.get("without", ())
+    name = row["kernel"] + (f" without {', '.join(left_out)}" if left_out else "")
     return (
         f"{name + ' ' + str(row['M']):<56}{row['modelled_us']:>10.2f} us"
         f"{flops / row['modelled_us'] / 1e6:>8.0f} TFLOP/s  {row['bound']}"
@@ -140,10 +169,14 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="a file for the rows")
     parser.add_argument("--ladder", nargs="*", metavar="NAME", help="the GEMM ladder, or a part")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of the ladder")
+    parser.add_argument("--additions", action="store_true", help="what each of tuned's gives")
     given = parser.parse_args()
-    if given.ladder is not None:
+    if given.ladder is not None or given.additions:
         table = []
-        for row in ladder(given.ladder, given.sizes):
+        asked = (
+            additions(given.sizes) if given.additions else ladder(given.ladder or [], given.sizes)
+        )
+        for row in asked:
             table.append(row)
             print(line(row), flush=True)
         write(given.output, "modelled for a B200, not measured", table)

@@ -163,6 +163,27 @@ _MORE_ROLES = {
     ),
 }
 
+# What a variant has instead of them: which warps they are is decided by its shape.
+_OWN_ROLES = {
+    ("blackwell", "tuned"): (
+        ("one thread of the last warpgroup's third warp", "wait for empty, issue TMA loads"),
+        ("one thread of the last warpgroup's third warp", "arrive and complete on CTA 0's full"),
+        (
+            "one thread of that group's first warp in CTA 0, or each of two for two consumers",
+            "wait for full, issue tcgen05.mma for its rows of A in both CTAs",
+        ),
+        (
+            "the same threads",
+            "wait for tmem_empty first; commit to empty, at last to tmem_full, of both CTAs",
+        ),
+        ("the other warpgroups", "wait for tmem_full, read columns of an accumulator"),
+        ("the other warpgroups", "arrive at CTA 0's tmem_empty behind the last of them"),
+        ("the other warpgroups", "write D's columns to shared memory, two pieces in turn"),
+        ("one thread of each", "issue the TMA stores of D"),
+        ("warp 0", "allocate and free TMEM, both CTAs together"),
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Step:
@@ -199,6 +220,8 @@ class Step:
     @property
     def roles(self) -> tuple[tuple[str, str], ...]:
         """(who, what) for each role, in the order in which data flows."""
+        if own := _OWN_ROLES.get((self.arch, self.variant or "")):
+            return own
         found = _ROLES[self.arch]
         more = _MORE_ROLES.get((self.arch, self.variant or ""), ())
         return more + found[max(n for n in found if n <= self.number)]
