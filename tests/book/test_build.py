@@ -7,6 +7,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
+
+from mlsys_gpu.grading import manifest
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +96,19 @@ def test_every_code_cell_ran_and_shows_what_it_should(book, page_name):
 
 def all_pages(book: Path) -> list[Path]:
     return [p for p in book.rglob("*.html") if "_static" not in p.parts]
+
+
+def test_every_exercise_stands_in_its_chapter(book, pages):
+    """A chapter tells what its exercises are and where their files lie."""
+    chapters = {number.group(1): name for name in pages if (number := re.search(r"/(\d+)-", name))}
+    for exercise in manifest.load(ROOT):
+        name = chapters[f"{exercise.chapter:02d}"]
+        page = BeautifulSoup((book / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+        section = page.select_one("section#exercises")
+        assert section is not None, name
+        text = " ".join(section.get_text(" ").replace("’", "'").split())
+        for expected in (exercise.id, exercise.title, f"exercises/{exercise.file}"):
+            assert expected in text, f"{exercise.id}: {expected!r} is not among those of {name}"
 
 
 def test_no_page_loads_anything_from_another_host(book):
