@@ -269,6 +269,11 @@ def _choose(
     _gemm_only(kernel)
     if step is None:
         raise BadUse("gemm needs --step N: which step of the ladder.")
+    if step.isalpha():
+        raise BadUse(
+            f"--step takes a whole number from 0 on, got {step!r}; "
+            "a variant is named by --step 9 --variant NAME."
+        )
     number = _natural("--step", step)
     name, wanted = _dtype(dtype), None if shape is None else _shape(shape, "--shape")
     chosen_arch = _arch(arch) or "blackwell"
@@ -1003,7 +1008,7 @@ def inspect(
 def check(
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="1.4 | chapter 1 | all", help="Which exercises to grade."),
+        typer.Argument(metavar="1.4 | chapter 1 | all", help="Which exercises; several ids, too."),
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List them, grade nothing.")] = False,
     report: Annotated[

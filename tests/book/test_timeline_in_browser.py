@@ -90,7 +90,13 @@ def check(page, given: dict, t: float) -> None:
             # t0 is when the phase before completed; what made it complete is not this phase's
             mine = [a for a in track["arrivals"] if t0 < a[0] <= t1 or (t0 == 0 == a[0])]
             come = [a for a in mine if a[0] <= t]
-            assert f"{come.__len__()} of {len(mine)} arrived" in text
+            bytes_of = [
+                [a for a in of if given["labels"][a[1]].startswith("bytes come")]
+                for of in (come, mine)
+            ]
+            landed, copies = map(len, bytes_of)
+            assert f": {len(come) - landed} of {len(mine) - copies} arrived" in text
+            assert (f", {landed} of {copies} copies have landed" in text) == (copies > 0)
             assert f"completes at cycle {words(t1)}" in text
             for a in mine:
                 assert (given["labels"][a[1]] in text.split("pending:")[-1]) == (a[0] > t) or (

@@ -44,6 +44,8 @@ def test_list(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["exercises"] == api.list_exercises()
     assert main(["check", "chapter", "12", "--list"]) == 0
     assert capsys.readouterr().out.startswith("12.1 ")
+    assert main(["check", "12.4", "1.1", "12.4", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["12.4", "1.1"]
 
 
 def test_exit_codes_and_words(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,9 +56,10 @@ def test_exit_codes_and_words(course: Path, capsys: pytest.CaptureFixture[str]) 
     solve(course, "1.1")
     assert main(["check", "1.1"]) == 0
     assert "passed" in capsys.readouterr().out
-    for words in (["99.9"], ["chapter", "77"], [], ["1.1", "1.2"]):
+    for words in (["99.9"], ["chapter", "77"], [], ["1.1", "99.9"], ["1.1", "chapter"], ["12"]):
         assert main(["check", *words]) == 2
     said = capsys.readouterr().err
+    assert "there is no exercise '12' (all of that chapter: `chapter 12`)" in said
     assert "there is no exercise '99.9'; these exist: 1.1, 1.2" in said
     assert "chapter 77 has no exercises" in said
 

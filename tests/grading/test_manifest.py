@@ -58,8 +58,9 @@ def test_selecting() -> None:
     exercises = manifest.load(ROOT)
     assert manifest.select(exercises, "all") == exercises
     assert [e.id for e in manifest.select(exercises, "12.3")] == ["12.3"]
+    assert [e.id for e in manifest.select(exercises, "12.3 1.2 12.3")] == ["12.3", "1.2"]
     assert {e.chapter for e in manifest.select(exercises, "chapter 10")} == {10}
-    for selector in ("99.1", "chapter 99", "chapter twelve", "", "1.1 1.2", "chapter"):
+    for selector in ("99.1", "chapter 99", "chapter twelve", "", "1.1 99.1", "1.1 all", "chapter"):
         with pytest.raises(manifest.UnknownExercise, match=r"1\.1, 1\.2"):
             manifest.select(exercises, selector)
 

@@ -59,6 +59,12 @@ def test_an_unknown_architecture_or_variant_is_refused():
         gemm.steps("ampere")
     with pytest.raises(ValueError, match="Step 3 has no variants on blackwell, got variant='clc'"):
         gemm.step(3, variant="clc")
+    # a variant that is there, but for the other architecture: where it is
+    for ask in (lambda: gemm.step(9, variant="dynamic"), lambda: gemm.selected("3-9,dynamic")):
+        with pytest.raises(ValueError, match="'dynamic', which Step 9 has on hopper"):
+            ask()
+    with pytest.raises(ValueError, match="got 'nothing'; the variants on hopper are dynamic"):
+        gemm.selected("nothing", "hopper")
 
 
 # step, shape -> the rule and the value that the message must name

@@ -121,3 +121,10 @@ def test_tables_name_rows_where_the_first_heading_is_empty():
     assert '<th scope="col">a&lt;b</th>' in text
     assert text.count('<th scope="row">') == 2
     assert '<th scope="row">' not in figures.table_html(["x", "y"], [[1, 2]])
+
+
+def test_tables_keep_short_cells_whole_and_long_ones_wide():
+    sentence = "a sentence that wants room"
+    text = figures.table_html(["x", "y", "z"], [["Step 9", sentence, "middling, 20 letters"]])
+    assert '<td class="mg-short">Step 9</td>' in text
+    assert f'<td class="mg-long">{sentence}</td><td>middling, 20 letters</td>' in text

@@ -128,11 +128,13 @@ def find(exercises: tuple[Exercise, ...], exercise_id: str) -> Exercise:
     for exercise in exercises:
         if exercise.id == exercise_id:
             return exercise
-    raise UnknownExercise(f"there is no exercise {exercise_id!r}; {_existing(exercises)}")
+    whole = any(str(e.chapter) == exercise_id for e in exercises)
+    meant = f" (all of that chapter: `chapter {exercise_id}`)" if whole else ""
+    raise UnknownExercise(f"there is no exercise {exercise_id!r}{meant}; {_existing(exercises)}")
 
 
 def select(exercises: tuple[Exercise, ...], selector: str) -> tuple[Exercise, ...]:
-    """The exercises that ``12.1``, ``chapter 12`` or ``all`` means.
+    """The exercises that ``12.1``, ``12.1 12.4``, ``chapter 12`` or ``all`` means.
 
     Raises :class:`UnknownExercise` for a selector that means none.
     """
@@ -144,10 +146,10 @@ def select(exercises: tuple[Exercise, ...], selector: str) -> tuple[Exercise, ..
         if chosen:
             return chosen
         raise UnknownExercise(f"chapter {words[1]} has no exercises; {_existing(exercises)}")
-    if len(words) == 1:
-        return (find(exercises, words[0]),)
+    if words and all(word[0].isdigit() for word in words):
+        return tuple(dict.fromkeys(find(exercises, word) for word in words))
     raise UnknownExercise(
-        f"{selector!r} selects no exercises: say an id such as 12.1, `chapter 12`, or `all`; "
+        f"{selector!r} selects no exercises: say ids such as 12.1, `chapter 12`, or `all`; "
         f"{_existing(exercises)}"
     )
 

@@ -179,10 +179,18 @@ def figure(
     return Figure(kind, data, title=title, alt=alt, caption=caption, fallback=fallback)
 
 
+def _kind_of(text: str) -> str:
+    """The class of a table's cell by the length of its text, as an attribute."""
+    kind = "mg-short" if len(text) <= 12 else "mg-long" if len(text) > 24 else ""
+    return f' class="{kind}"' if kind else ""
+
+
 def table_html(header: list[str], rows: list[list[Any]], caption: str = "") -> str:
     """A plain HTML table, the usual static fallback of a figure.
 
-    Where the first heading is empty, the first column holds the titles of the rows.
+    Where the first heading is empty, the first column holds the titles of the rows. On a narrow
+    page a short cell stays on one line and a long one keeps a width to be read in; the table
+    scrolls rather than squeeze them.
     """
     titled = bool(header) and not str(header[0]).strip()
 
@@ -190,7 +198,7 @@ def table_html(header: list[str], rows: list[list[Any]], caption: str = "") -> s
         return f'<th scope="{scope}">{html.escape(str(text))}</th>'
 
     def line(row: list[Any]) -> str:
-        cells = [f"<td>{html.escape(str(cell))}</td>" for cell in row]
+        cells = [f"<td{_kind_of(str(cell))}>{html.escape(str(cell))}</td>" for cell in row]
         if titled:
             cells[0] = heading(row[0], "row")
         return f"<tr>{''.join(cells)}</tr>"

@@ -47,7 +47,8 @@ _VARIANTS = {
 }
 
 # What each group of threads does: (who, what), in the order in which data flows; from which step
-# on, up to the next one that is named.
+# on, up to the next one that is named. A barrier of stage s is full[s] or empty[s], one of
+# accumulator b is tmem_full[b] or tmem_empty[b].
 _ROLES = {
     "blackwell": {
         1: (
@@ -64,43 +65,43 @@ _ROLES = {
             ("warp 0", "allocate and free TMEM"),
         ),
         5: (
-            ("one thread of warp 0", "issue TMA loads, one K tile ahead, that complete on full[2]"),
-            ("one thread of warp 0", "wait for full[2], issue tcgen05.mma, commit to empty[2]"),
+            ("one thread of warp 0", "issue TMA loads, one K tile ahead, that complete on full[s]"),
+            ("one thread of warp 0", "wait for full[s], issue tcgen05.mma, commit to empty[s]"),
             ("one thread of warp 0", "commit to mma_bar behind the last K tile"),
             ("all 128 threads", "read the accumulator from TMEM, write D's tile to shared memory"),
             ("one thread of warp 0", "issue the TMA store of D"),
             ("warp 0", "allocate and free TMEM"),
         ),
         7: (
-            ("one thread of warp 4", "wait for empty[6], issue TMA loads that complete on full[6]"),
-            ("one thread of warp 5", "wait for full[6], issue tcgen05.mma, commit to empty[6]"),
-            ("one thread of warp 5", "wait for tmem_empty[2] first, commit to tmem_full[2] last"),
-            ("warps 0-3", "wait for tmem_full[2], read an accumulator, arrive at tmem_empty[2]"),
+            ("one thread of warp 4", "wait for empty[s], issue TMA loads that complete on full[s]"),
+            ("one thread of warp 5", "wait for full[s], issue tcgen05.mma, commit to empty[s]"),
+            ("one thread of warp 5", "wait for tmem_empty[b] first, commit to tmem_full[b] last"),
+            ("warps 0-3", "wait for tmem_full[b], read an accumulator, arrive at tmem_empty[b]"),
             ("warps 0-3", "write D's tile to shared memory"),
             ("thread 0", "issue the TMA store of D"),
             ("warp 0", "allocate and free TMEM"),
         ),
         8: (
-            ("one thread of warp 4", "wait for empty[6], load half of the rows of A and B"),
-            ("one thread of warp 4", "arrive and complete on CTA 0's full[6]"),
-            ("one thread of CTA 0's warp 5", "wait for full[6], issue tcgen05.mma for both CTAs"),
-            ("one thread of CTA 0's warp 5", "commit to empty[6] and tmem_full[2] of both CTAs"),
-            ("warps 0-3", "wait for tmem_full[2], read all of an accumulator"),
-            ("warps 0-3", "arrive at CTA 0's tmem_empty[2], write D's columns to shared memory"),
+            ("one thread of warp 4", "wait for empty[s], load half of the rows of A and B"),
+            ("one thread of warp 4", "arrive and complete on CTA 0's full[s]"),
+            ("one thread of CTA 0's warp 5", "wait for full[s], issue tcgen05.mma for both CTAs"),
+            ("one thread of CTA 0's warp 5", "commit to empty[s] and tmem_full[b] of both CTAs"),
+            ("warps 0-3", "wait for tmem_full[b], read all of an accumulator"),
+            ("warps 0-3", "arrive at CTA 0's tmem_empty[b], write D's columns to shared memory"),
             ("thread 0", "issue the TMA stores of D"),
             ("warp 0", "allocate and free TMEM, both CTAs together"),
         ),
         9: (
             ("warps 8-11", "give registers to the others"),
-            ("one thread of warp 10", "wait for empty[4], load half of the rows of A and B"),
-            ("one thread of warp 10", "arrive and complete on CTA 0's full[4]"),
+            ("one thread of warp 10", "wait for empty[s], load half of the rows of A and B"),
+            ("one thread of warp 10", "arrive and complete on CTA 0's full[s]"),
             (
                 "one thread each of CTA 0's warps 8 and 9",
-                "wait for full[4], issue tcgen05.mma for its rows of A in both CTAs",
+                "wait for full[s], issue tcgen05.mma for its rows of A in both CTAs",
             ),
             (
                 "one thread each of CTA 0's warps 8 and 9",
-                "commit to empty[4] and to its tmem_full in both CTAs",
+                "commit to empty[s] and to its tmem_full in both CTAs",
             ),
             ("warps 0-3 and 4-7", "wait for their tmem_full, read all of their accumulator"),
             ("warps 0-3 and 4-7", "arrive at CTA 0's tmem_empty, write D to shared memory"),
@@ -121,29 +122,29 @@ _ROLES = {
             ("one thread of warp 0", "issue the TMA store of D"),
         ),
         5: (
-            ("one thread of warp 0", "issue TMA loads, one K tile ahead, that complete on full[2]"),
-            ("all four warps together", "wait for full[2], issue wgmma and wait for its group"),
+            ("one thread of warp 0", "issue TMA loads, one K tile ahead, that complete on full[s]"),
+            ("all four warps together", "wait for full[s], issue wgmma and wait for its group"),
             ("all 128 threads", "convert the accumulators, write D's tile to shared memory"),
             ("one thread of warp 0", "issue the TMA store of D"),
         ),
         7: (
-            ("one thread of warpgroup 0", "wait for empty[6], issue TMA loads"),
-            ("warpgroup 1", "wait for full[6], issue wgmma, arrive at empty[6] once it is read"),
+            ("one thread of warpgroup 0", "wait for empty[s], issue TMA loads"),
+            ("warpgroup 1", "wait for full[s], issue wgmma, arrive at empty[s] once it is read"),
             ("warpgroup 1", "convert the accumulators, write D's tile to shared memory"),
             ("one thread of warpgroup 1", "issue the TMA store of D"),
         ),
         8: (
-            ("one thread of warpgroup 0", "wait for empty[6], issue TMA loads, B's for both CTAs"),
-            ("warpgroup 1", "wait for full[6], issue wgmma, arrive at empty[6] of both CTAs"),
+            ("one thread of warpgroup 0", "wait for empty[s], issue TMA loads, B's for both CTAs"),
+            ("warpgroup 1", "wait for full[s], issue wgmma, arrive at empty[s] of both CTAs"),
             ("warpgroup 1", "convert the accumulators, write D's tile to shared memory"),
             ("one thread of warpgroup 1", "issue the TMA store of D"),
         ),
         9: (
             ("warpgroup 0", "give registers to the others"),
-            ("one thread of warpgroup 0", "wait for empty[4], issue TMA loads, B's for both CTAs"),
+            ("one thread of warpgroup 0", "wait for empty[s], issue TMA loads, B's for both CTAs"),
             (
                 "warpgroups 1 and 2",
-                "wait for full[4], issue wgmma, arrive at empty[4] of both CTAs",
+                "wait for full[s], issue wgmma, arrive at empty[s] of both CTAs",
             ),
             ("warpgroups 1 and 2", "convert the accumulators, write D's columns to shared memory"),
             ("one thread of each", "issue the TMA stores of D"),
@@ -301,8 +302,16 @@ def step(n: int, arch: str = "blackwell", variant: str | None = None) -> Step:
     others = {s.variant: s for s in variants(arch) if s.number == n}
     if variant not in others:
         known = f"the variants {', '.join(map(str, others))}" if others else "no variants"
-        raise ValueError(f"Step {n} has {known} on {arch}, got variant={variant!r}")
+        raise ValueError(
+            f"Step {n} has {known} on {arch}, got variant={variant!r}{_elsewhere(variant, arch)}"
+        )
     return others[variant]
+
+
+def _elsewhere(variant: str, arch: str) -> str:
+    """What to add for a variant that ``arch`` has not, if another architecture has it."""
+    homes = [(a, s.number) for a in ARCHS if a != arch for s in variants(a) if s.variant == variant]
+    return "".join(f", which Step {number} has on {home}" for home, number in homes)
 
 
 def tuned(arch: str = "blackwell") -> Step:
@@ -327,9 +336,10 @@ def selected(words: str | None, arch: str = "blackwell") -> tuple[Step, ...]:
             found.append(named[part])
             continue
         if match is None:
-            known = f"; the variants are {', '.join(named)}" if named else ""
+            known = f"; the variants on {arch} are {', '.join(named)}" if named else ""
             raise ValueError(
-                f"steps are numbers and ranges such as 1-3 or 1,3, got {part!r}{known}"
+                "steps are numbers and ranges such as 1-3 or 1,3, "
+                f"got {part!r}{_elsewhere(part, arch)}{known}"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:

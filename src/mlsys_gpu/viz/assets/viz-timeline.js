@@ -462,7 +462,11 @@ mlsysViz.register("timeline", (stage, data, ui) => {
       const counts = new Map();
       for (const [t, label] of mine) if (t > now) counts.set(label, (counts.get(label) || 0) + 1);
       const open = [...counts].map(([label, many]) => data.labels[label] + (many > 1 ? ` × ${many}` : ""));
-      const head = `${text(span)}: ${come.length} of ${mine.length} arrived`;
+      // Arrivals and bytes complete a phase together; a count of both would be no barrier's count.
+      const isBytes = ([, label]) => data.labels[label].startsWith("bytes come");
+      const [bytes, landed] = [mine.filter(isBytes).length, come.filter(isBytes).length];
+      const arrivals = `${come.length - landed} of ${mine.length - bytes} arrived`;
+      const head = `${text(span)}: ${arrivals}${bytes ? `, ${landed} of ${bytes} copies have landed` : ""}`;
       return [head, `${open.length ? `pending: ${open.join("; ")}; ` : ""}completes at cycle ${whole(t1)}`, "phase"];
     }
     if (track.derived) return ["a load is in flight and the tensor core works", since, state];
