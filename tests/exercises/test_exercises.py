@@ -67,6 +67,19 @@ def test_wrong_answer_fails_with_a_message_that_helps(
     assert verdict.hint in exercise.hints
 
 
+def test_a_right_answer_is_told_what_the_simulator_warns_of(grader: Grader, tmp_path: Path) -> None:
+    exercise = manifest.find(EXERCISES, "14.5")
+    before, start, rest = worked(exercise).partition("# --- MMA ---")
+    role, end, after = rest.partition("# --- Epilogue ---")
+    assert "T.ptx.tcgen05.fence__after_thread_sync()" in role
+    role = role.replace("T.ptx.tcgen05.fence__after_thread_sync()", "pass")
+    answer = tmp_path / "answer.py"
+    answer.write_text(before + start + role + end + after, encoding="utf-8")
+    verdict = api.grade_file(exercise.id, answer, root=ROOT, grader=grader)
+    assert verdict.ok
+    assert "Right, with a remark. The simulator found [missing-tcgen05-fence]" in str(verdict)
+
+
 def test_every_exercise_has_two_wrong_answers() -> None:
     for exercise in EXERCISES:
         assert sum(wrong["id"] == exercise.id for wrong in WRONG) >= 2, exercise.id

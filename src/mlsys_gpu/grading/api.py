@@ -175,7 +175,8 @@ def _finished(verdict: Verdict, exercise: Exercise, source: str, failures: int) 
         verdict.message = f"{verdict.file} is still the stub. {exercise.todo} {verdict.message}"
     if verdict.ok:
         compare = f"A worked answer to compare yours with: solutions/{exercise.file}."
-        verdict.after = f"{exercise.after} {compare}".strip()
+        remark = "" if verdict.message == "right" else verdict.message  # a warning's
+        verdict.after = " ".join(part for part in (remark, exercise.after, compare) if part)
     elif verdict.status in ("failed", "unsolved"):
         # The check may know which hint fits; besides, each new wrong attempt opens the next one.
         step = max(verdict.hint_step or 1, failures)

@@ -25,7 +25,8 @@ _MARKS = {"passed": "✓", "failed": "✗", "unsolved": "○", "refused": "✗",
 class Verdict:
     """The result of grading one exercise.
 
-    ``message`` is one paragraph that says what is wrong; ``hint`` the hint to show with it;
+    ``message`` is one paragraph that says what is wrong, or for a right answer "right" and what
+    the simulator warns of, if anything; ``hint`` the hint to show with it;
     ``file`` what was graded; ``output`` the end of what the submission printed; ``seed``
     reproduces what was drawn.
     """

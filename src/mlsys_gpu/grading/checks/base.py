@@ -140,7 +140,7 @@ def compare(
     if isinstance(want, bool | str) or want is None:
         return None if type(got) is type(want) and got == want else ""
     if isinstance(want, int):
-        if isinstance(got, bool) or not isinstance(got, int | float):
+        if not isinstance(got, int | float):  # a truth value is 0 or 1: a phase, say
             return ", an integer"
         return None if got == want else ""
     if isinstance(want, float):

@@ -65,6 +65,8 @@ def _explain_bytes(call: Call, got: Any, want: Any) -> Explanation:
         return "That is counted in elements; the answer is in bytes."
     if got[1] == want[0] != want[1]:
         return ("A part of the boxes lies past an edge.", 2)
+    if isinstance(got[1], int | float) and got[1] < want[1]:
+        return ("More of the boxes lies inside: only the last tile each way ends at an edge.", 2)
     if got[2] == 2 * bm * bn != want[2]:
         return ("What the store would write past an edge of D is dropped.", 3)
     return None
@@ -162,6 +164,15 @@ def _rows_data(rng: np.random.Generator, M: int, K: int) -> list[Input | Output]
 
 def _explain_load(ran: Ran, findings: Sequence[Any], problem: str) -> Explanation:
     codes = {f.code for f in findings}
+    first = findings[0].code if findings else ""
+    if first in ("tx-count", "barrier-overarrival"):
+        return (
+            "Two tiles of 64 x 64 elements of 2 bytes arrive for each K tile, and one arrival is "
+            "needed: by arrive.expect_tx, once.",
+            2,
+        )
+    if first == "barrier-parity":
+        return ("One barrier completes a phase for each K tile: 0, 1, 0, 1, …", 3)
     if "race-smem" in codes:
         return (
             "Threads read a tile while TMA may write it. Are the bytes of both tiles expected, "
@@ -170,7 +181,7 @@ def _explain_load(ran: Ran, findings: Sequence[Any], problem: str) -> Explanatio
         )
     if "uninitialised-read" in codes:
         return ("The threads read before anything has arrived.", 1)
-    if codes & {"tx-count", "barrier-overarrival", "deadlock"}:
+    if "deadlock" in codes:
         return (
             "Two tiles of 64 x 64 elements of 2 bytes arrive for each K tile, and one arrival is "
             "needed: by arrive.expect_tx, once.",

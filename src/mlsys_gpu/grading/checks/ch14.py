@@ -86,9 +86,17 @@ def _explain_phases(call: Call, got: Any, want: Any) -> Explanation:
         return ("The ring does not begin anew with a tile of D: count all K tiles.", 3)
     if got[3] != want[3] and got[3] == t % 2:
         return (
-            f"An accumulator is used by every {buffers}th tile: its phases follow from that.",
+            f"One tile of {buffers} uses an accumulator: its phases follow from that.",
             3,
         )
+    if got[:2] == list(want[:2]) and got[2:] == [want[3], want[2]] != list(want[2:]):
+        return (
+            "The MMA warp waits for room in an accumulator, as the loads wait for room in a stage; "
+            "the epilogue waits for data.",
+            2,
+        )
+    if primed and got[2] != want[2] and got[:2] + got[3:] == [*want[:2], want[3]]:
+        return ("Priming has completed phase 0 of tmem_empty as well.", 2)
     return None
 
 
@@ -132,6 +140,8 @@ def _explain_pair(call: Call, got: Any, want: Any) -> Explanation:
     if not isinstance(got, list) or len(got) != 4:
         return None
     whole, part = (bm + bn) * bk * size, (bm + bn // 2) * bk * size
+    if got[0] == 2 * want[0]:
+        return ("That is what both ask for together; the answer is what each of them asks for.", 1)
     if got[0] == whole:
         return ("Each CTA asks for half of B's rows only: that is what the pair is good for.", 1)
     if kind == "cta_group::2" and got[1] == whole:

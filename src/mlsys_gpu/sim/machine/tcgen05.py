@@ -549,7 +549,10 @@ PAIR_FIX = (
     "put a cluster barrier (or an mbarrier that the peer arrives at) between the last use of "
     "tensor memory in either CTA of the pair and tcgen05.dealloc"
 )
-TRANSFER_FIX = "execute tcgen05.wait::ld (or ::st) and then a barrier, before the other's access"
+TRANSFER_FIX = (
+    "execute tcgen05.wait::ld (or ::st), then a barrier, or an arrival at an mbarrier, and let the "
+    "other wait for it before its access"
+)
 FENCE_FIX = {
     "after": (
         "execute tcgen05.fence::after_thread_sync behind the wait (at the mbarrier or barrier), "
