@@ -98,6 +98,25 @@ def test_the_first_window_is_a_few_steps_from_the_middle(how, steps):
     assert int(data["cursor"]) in cycles_of(named(given, "sm0/copies-in"), "busy")
 
 
+def test_the_first_window_is_that_of_the_loop_and_not_of_an_epilogue():
+    """A named barrier of an epilogue completes more often than any one stage, and not than all."""
+    given = two_stage(steps=60, stages=4)
+    plain = timeline_data(given)
+    ring = named(given, "cta0/full[0]")
+    spans = ring["spans"]
+    begin, end = spans[-1][0], given["cycles"]
+    turns = len(spans) + 2
+    each = (end - begin) / turns
+    late = [
+        [begin + n * each, begin + (n + 1) * each, spans[0][2], spans[0][3], "phase"]
+        for n in range(turns)
+    ]
+    own = {**ring, "id": "cta0/named", "name": "named barrier 1", "spans": late, "arrivals": []}
+    data = timeline_data({**given, "tracks": [*given["tracks"], own]})
+    assert data["window"] == plain["window"]
+    assert data["window"][0] <= data["cursor"] <= data["window"][1]
+
+
 def test_what_lies_past_the_end_is_cut():
     given = two_stage()
     end = named(given, "cta0/consumer")["spans"][30][0] + 5

@@ -270,6 +270,12 @@ def _with_state(
     return [*columns, ("source", lambda row: _STATES[source_state(row, path_of)])]
 
 
+def _cell(content: str) -> str:
+    """A cell of a table: figures stay on one line, and what is a sentence wraps."""
+    words = len(re.sub(r"<[^>]*>", "", content)) > 24 and "<br>" not in content
+    return f'<td class="mg-long">{content}</td>' if words else f"<td>{content}</td>"
+
+
 def _table(
     rows: Sequence[Row],
     columns: Sequence[Column],
@@ -279,7 +285,7 @@ def _table(
     header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name, _ in columns)
     body = "".join(
         f'<tr class="mg-{source_state(row, path_of)}">'
-        + "".join(f"<td>{cell(row)}</td>" for _, cell in columns)
+        + "".join(_cell(cell(row)) for _, cell in columns)
         + "</tr>"
         for row in rows
     )

@@ -119,24 +119,22 @@ def overlaps(timeline: Mapping[str, Any]) -> list[dict[str, Any]]:
 def steady_window(timeline: Mapping[str, Any], steps: int = 6) -> tuple[float, float]:
     """What is shown first, in cycles: about ``steps`` steps of a loop in the middle of the run.
 
-    The steps are phases of the barrier that completes most often, together with those of its ring
-    (``full[0]``, ``full[1]``, …). Without barriers, the role with most spans stands in, five spans
+    The steps are phases of the ring of barriers (``full[0]``, ``full[1]``, …) that complete most of
+    them together; a barrier of its own is a ring of one. Without barriers, the role with most spans stands in, five spans
     for a step. A run of few steps is shown whole.
     """
     end = float(timeline["cycles"])
-    of_kind: dict[str, list[Any]] = {"barrier": [], "role": []}
+    rings: dict[tuple[str, str], list[Any]] = {}
     for track in timeline["tracks"]:
-        of_kind.get(track["kind"], []).append(track)
-    if of_kind["barrier"]:
-        most = max(of_kind["barrier"], key=lambda t: len(t["spans"]))
-        name = most["name"].split("[")[0]
-        ring = sum(
-            t["group"] == most["group"] and t["name"].split("[")[0] == name
-            for t in of_kind["barrier"]
-        )
-        spans, wanted = most["spans"], max(2, -(-steps // ring))
+        if track["kind"] == "barrier":
+            rings.setdefault((track["group"], track["name"].split("[")[0]), []).append(track)
+    if rings:
+        ring = max(rings.values(), key=lambda tracks: sum(len(t["spans"]) for t in tracks))
+        spans = max((t["spans"] for t in ring), key=len)
+        wanted = max(2, -(-steps // len(ring)))
     else:
-        spans = max((t["spans"] for t in of_kind["role"]), key=len, default=[])
+        roles = (t["spans"] for t in timeline["tracks"] if t["kind"] == "role")
+        spans = max(roles, key=len, default=[])
         wanted = 5 * steps
     if len(spans) < 2 * wanted:
         return 0.0, end
@@ -162,7 +160,7 @@ def timeline_data(timeline: Mapping[str, Any]) -> dict[str, Any]:
     Adds ``shares``, ``overlaps`` (:func:`shares`, :func:`overlaps`), ``busy`` (``[track id,
     cycles]`` per engine), ``sorts`` (:func:`sort_of` by engine's id), ``window``
     (:func:`steady_window`) and ``cursor`` (the cycle at which the figure opens: in the middle of an
-    overlap, where there is one). Raises ValueError naming what is missing or out of range.
+    overlap, where the window has one). Raises ValueError naming what is missing or out of range.
     """
     missing = [key for key in _KEYS if key not in timeline]
     if missing:
@@ -192,7 +190,8 @@ def timeline_data(timeline: Mapping[str, Any]) -> dict[str, Any]:
     if spans:
         at = bisect_left(spans, [middle])
         near = min(spans[max(0, at - 1) : at + 1], key=lambda s: abs(s[0] + s[1] - 2 * middle))
-        cursor = (near[0] + near[1]) / 2
+        meeting = (near[0] + near[1]) / 2
+        cursor = meeting if t0 <= meeting <= t1 else middle
     return {
         **timeline,
         "shares": shares(timeline),
