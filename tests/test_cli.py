@@ -387,6 +387,7 @@ def test_doctor(call):
     status, out, _ = call("doctor")
     assert status == 0
     assert "not yet run on silicon" in out
+    assert all(name in out for name in rows)  # in full: it is what one types
 
 
 def test_doctor_drops_the_badge_once_a_result_proves_it(call, monkeypatch, tmp_path):

@@ -317,6 +317,8 @@ def _print_doctor(found: dict[str, Any]) -> None:
     console.print(parts)
     console.print()
     table = Table("kernel", "simulator", "this machine's GPU", "silicon", box=None, pad_edge=False)
+    # Names are what one types: they are never cut, on a narrow terminal either.
+    table.columns[0].min_width = max((len(row["kernel"]) for row in found["kernels"]), default=0)
     for row in found["kernels"]:
         table.add_row(
             row["kernel"],

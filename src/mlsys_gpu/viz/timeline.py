@@ -120,8 +120,8 @@ def steady_window(timeline: Mapping[str, Any], steps: int = 6) -> tuple[float, f
     """What is shown first, in cycles: about ``steps`` steps of a loop in the middle of the run.
 
     The steps are phases of the ring of barriers (``full[0]``, ``full[1]``, …) that complete most of
-    them together; a barrier of its own is a ring of one. Without barriers, the role with most spans stands in, five spans
-    for a step. A run of few steps is shown whole.
+    them together; a barrier of its own is a ring of one. Without barriers, the role with most spans
+    stands in, five spans for a step. A run of few steps is shown whole.
     """
     end = float(timeline["cycles"])
     rings: dict[tuple[str, str], list[Any]] = {}
