@@ -51,6 +51,16 @@ def test_a_tile_of_128_does_64_flop_a_byte(tables):
     assert of_tile["128 × 128"][:2] == ["32,768", "64"]
 
 
+def test_a_tile_does_more_flop_a_byte_the_larger_it_is(tables):
+    for tile, (flop, loaded, intensity) in table(tables, "a tile of").items():
+        m, n = map(int, tile.split(" × "))
+        elements = {("A", row) for row in range(m)} | {("B", row) for row in range(n)}
+        pairs = [(a, b) for a in range(m) for b in range(n)]
+        assert int(loaded.replace(",", "")) == 2 * len(elements)  # bytes of 16-bit elements
+        assert int(flop.replace(",", "")) == 2 * len(pairs)  # a multiplication and an addition
+        assert float(intensity) == pytest.approx(len(pairs) / len(elements))
+
+
 def test_small_products_wait_for_memory_and_large_ones_do_not(tables):
     limits = {shape: row[-2:] for shape, row in table(tables, "M × N × K", "FLOP").items()}
     assert limits["4096 × 64 × 4096"] == ["memory", "memory"]

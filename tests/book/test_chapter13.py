@@ -208,6 +208,23 @@ def test_phases_of_two_stages_are_those_of_a_ring_that_is_walked(tables):
         done["empty"][stage] += 1
 
 
+def test_turns_of_step_5_keep_each_stage_until_it_has_been_read(tables):
+    holds, multiplied = {}, []  # K tile of each stage; K tiles in the order of their MMAs
+    for turn, asks, into, first, then in table(tables, "turn", "asks for"):
+        if asks != "–":
+            tile, stage = int(asks.removeprefix("K tile ")), int(into.removeprefix("stage "))
+            old = holds.get(stage)
+            # The wait names what the load overwrites, and those MMAs have been issued before.
+            assert first == ("–" if old is None else f"K tile {old} has been read")
+            assert old is None or old in multiplied
+            holds[stage] = tile
+        if then != "–":
+            tile, stage = map(int, re.findall(r"\d+", then))
+            assert holds[stage] == tile == int(turn)
+            multiplied.append(tile)
+    assert multiplied == list(range(5))
+
+
 def test_nothing_overlaps_in_step_4_and_much_does_in_step_5(cells):
     said = [
         fig.get_text(" ") for cell in cells for fig in cell.select("figure[data-kind=timeline]")

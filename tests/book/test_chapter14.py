@@ -129,6 +129,21 @@ def test_loads_run_six_tiles_ahead_and_hopper_rests_between_tiles(tables):
     assert hopper[3] < 0.2 * hopper[1]  # … and here they do
 
 
+def test_roles_leave_a_cta_alone_less_idle_between_tiles(tables):
+    (rows,) = found(tables, "one CTA alone", "cycles idle in a turn")
+    seen = {line[0]: [number(cell) for cell in line[1:]] for line in rows}
+    for arch, rate in RATE.items():
+        before, after = seen[f"{arch}, Step 6"], seen[f"{arch}, Step 7"]
+        assert after[0] < 0.5 * before[0]  # in a turn
+        assert after[1] < 0.25 * before[1]  # between two tiles
+        for idle, gap, *shares in (before, after):
+            work = 2 * 128 * 128 * 64 / rate  # clocks of a K tile
+            for share, k_tiles in zip(shares, (16, 64), strict=True):
+                whole = k_tiles * work + (k_tiles - 1) * idle + gap
+                assert share / 100 == pytest.approx(k_tiles * work / whole, abs=0.015)
+    assert seen["Blackwell, Step 7"][1] < 50 < seen["Hopper, Step 7"][1]
+
+
 #: Rows of A and of B that a CTA loads for a K tile, and its share of D, by step.
 TILES = {
     "Blackwell": {7: (128, 128, 128 * 128), 8: (128, 128, 128 * 256), 9: (256, 128, 256 * 256)},
