@@ -330,7 +330,6 @@ def test_what_the_prose_says_of_the_measurements(rows):
     # The clock falls as the tensor cores get work.
     clocks = [rows[f"step{n}", 4096]["sm_clock_mhz"] for n in (3, 4, 5)]
     assert clocks == sorted(clocks, reverse=True)
-    assert rows["step5", 4096]["power_w"] > 650
 
 
 def test_loads_of_step_3_come_in_batches_on_hopper_and_at_once_on_blackwell(cells):
