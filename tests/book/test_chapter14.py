@@ -326,3 +326,57 @@ def test_modelled_figures_of_a_b200_are_labelled_and_have_published_ones_beside_
     if (ROOT / "book/results/modelled/ladder_b200.json").is_file():
         assert "modelled" in text
         assert "TFLOP/s, modelled" in text
+
+
+def launches(name: str) -> list[dict]:
+    return json.loads((ROOT / f"book/results/modelled/{name}.json").read_text())["launches"]
+
+
+def test_why_the_model_has_step_6_slower_than_step_5_at_8192(tables):
+    shown = found(tables, "8192³", "time", "bound by")
+    assert len(shown) == 1
+    five, six = (
+        next(r for r in launches("ladder_b200") if (r["kernel"], r["M"]) == (name, 8192))
+        for name in ("gemm/blackwell/step5", "gemm/blackwell/step6")
+    )
+    for line, launch in zip(shown[0], (five, six), strict=True):
+        assert number(line[1]) == round(launch["modelled_us"])
+        assert line[2] == launch["bound"]
+    # What the prose says: slower; by no bandwidth; less from memory, but all loads wait for it.
+    assert six["modelled_us"] > five["modelled_us"]
+    for launch in (five, six):
+        assert launch["bound"].startswith("latency")
+        assert max(launch["busy"].values()) < 0.5
+    memory = [sum(t["memory_bytes"] for t in launch["reads"].values()) for launch in (five, six)]
+    assert memory[1] < memory[0]
+    assert five["reads"]["B"]["cold"] < 1 == five["reads"]["A"]["cold"]
+    assert {t["cold"] for t in six["reads"].values()} == {1}
+
+
+def test_the_additions_of_blackwells_tuned_kernel_are_those_of_the_model(tables):
+    from mlsys_gpu.kernels import gemm
+
+    (shown,) = found(tables, "addition", "what it is", "1024³")
+    rows = launches("additions_b200")
+    whole = {r["M"]: r["modelled_us"] for r in rows if not r["without"]}
+    every = list(gemm.tuned("blackwell").module.ADDITIONS)
+    lines = {line[0]: line[2:] for line in shown}
+    assert list(lines) == [*every[:3], "all together"]
+    for name, cells in lines.items():
+        left_out = every if name == "all together" else [name]
+        times = {r["M"]: r["modelled_us"] for r in rows if r["without"] == left_out}
+        assert cells == [f"× {times[size] / whole[size]:.3f}" for size in sorted(whole)]
+    # and the three of which the model is said to know nothing change nothing in it
+    for name in every[3:]:
+        assert all(whole[r["M"]] == r["modelled_us"] for r in rows if r["without"] == [name])
+
+
+def test_blackwells_tuned_kernel_is_modelled_faster_than_step_9(tables):
+    (shown,) = found(tables, "M × N × K", "tile of a pair")
+    times = {(r["kernel"], r["M"]): r["modelled_us"] for r in launches("ladder_b200")}
+    assert [line[0] for line in shown] == ["1024³", "2048³", "4096³", "8192³"]
+    for line in shown:
+        size = int(line[0].removesuffix("³"))
+        gain = times["gemm/blackwell/step9", size] / times["gemm/blackwell/tuned", size]
+        assert line[-1] == f"× {gain:.3f}"
+        assert gain > 1

@@ -249,6 +249,41 @@ def test_the_gain_of_an_addition_is_of_the_same_shape():
     assert "<code>gemm/hopper/tuned</code> without shape, stream<" in html
 
 
+def test_modelled_gains_are_told_from_measured_ones(tmp_path, monkeypatch):
+    def launch(us, *without, n=4096):
+        name = "gemm/blackwell/tuned"
+        return {
+            "kernel": name, "M": n, "N": n, "K": n, "dtype": "float16", "modelled_us": us,
+            "without": list(without), "source_sha256": benchmarking.source_sha256(name),
+        }  # fmt: skip
+
+    launches = [launch(80.0), launch(100.0, "shape"), launch(84.0, "pieces"),
+                launch(120.0, "shape", "pieces"), launch(9.0, "shape", n=1024)]  # fmt: skip
+    assert viz.gains(launches) == {
+        "shape": {CUBE: pytest.approx(1.25)},
+        "pieces": {CUBE: pytest.approx(1.05)},
+        "": {CUBE: pytest.approx(1.5)},
+    }
+    monkeypatch.setattr(benchmarking, "results_directory", lambda: tmp_path)
+    (tmp_path / "modelled").mkdir()
+    (tmp_path / "modelled" / "some.json").write_text(json.dumps({"launches": launches}))
+    table = viz.additions_table("modelled/some")
+    assert table.text.splitlines() == [
+        "Time without the addition over time with it, as modelled; above × 1 it helps",
+        "addition | 4096³",
+        "shape | × 1.250",
+        "pieces | × 1.050",
+        "all together | × 1.500",
+    ]
+    assert table.origin == "modelled"
+    assert "mg-badge-modelled" in table.markup
+    assert "recorded:" not in table.markup
+    assert "mg-badge-stale" not in table.markup
+    old = [launch | {"source_sha256": "0" * 64} for launch in launches]
+    assert "mg-badge-stale" in viz.additions_table(old).markup
+    assert not viz.additions_table("modelled/nothing")
+
+
 # ------------------------------------------------------------------------------------- the roofline
 
 

@@ -53,7 +53,8 @@ swizzle, access)``                    address, bank, 16-byte chunk in shared mem
                                       as a dict.
 ``roofline(rows, shape, dtype)``      The steps under the roof of the GPU that measured them.
 ``additions_table(rows, dtype)``      What each addition of the tuned kernel gives at each size
-                                      (``gains``: as a dict), of ``h200/additions.json``.
+                                      (``gains``: as a dict), of ``h200/additions.json``, or
+                                      modelled (``"modelled/additions_b200"``).
 ``static.data_path(columns, …)``      Themed SVG (light and dark): memories, and who moves data
                                       from one to the next.
 ``static.ladder(rows)``               Themed SVG: bars of TFLOP/s per row.

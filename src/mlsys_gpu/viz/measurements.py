@@ -683,23 +683,40 @@ def gains(rows: Any = None, dtype: str = "float16") -> dict[str, dict[Shape, flo
     """What each addition of the tuned kernel gives: its name -> shape -> time without over with.
 
     rows: a ``Benchmark``, rows, or the name of a result file (``"h200/additions"``, which it is
-    where nothing is given), as ``scripts/h200/additions.py`` writes it. ``""`` names all of them
-    together. Above 1, the addition makes the kernel faster.
+    where nothing is given), as ``scripts/h200/additions.py`` writes it; or modelled launches, or
+    the name of their file (``"modelled/additions_b200"``, of ``scripts/b200/model.py``). ``""``
+    names all of them together. Above 1, the addition makes the kernel faster.
     """
-    if rows is None or isinstance(rows, str):
-        rows = results(rows or ADDITIONS)
-    listed = [r for r in getattr(rows, "rows", rows) if r["dtype"] == dtype]
-    whole = {(row["kernel"], _shape_of(row)): row["ms"] for row in listed if not row.get("options")}
-    every = {name for row in listed for name in row.get("options", {}).get("without", [])}
+    listed = [row for row in _additions(rows)[0] if row["dtype"] == dtype]
+    whole = {(row["kernel"], _shape_of(row)): _time_of(row) for row in listed if not _without(row)}
+    every = {name for row in listed for name in _without(row)}
     found: dict[str, dict[Shape, float]] = {}
     for row in sorted(listed, key=lambda row: row["M"]):
-        without, shape = row.get("options", {}).get("without"), _shape_of(row)
+        without, shape = _without(row), _shape_of(row)
         if not without or (row["kernel"], shape) not in whole or shape is None:
             continue
         name = without[0] if len(without) == 1 else "" if set(without) == every else None
         if name is not None:
-            found.setdefault(name, {})[shape] = row["ms"] / whole[row["kernel"], shape]
+            found.setdefault(name, {})[shape] = _time_of(row) / whole[row["kernel"], shape]
     return found
+
+
+def _additions(rows: Any) -> tuple[Sequence[Row], Mapping[str, Any]]:
+    """The rows, and the provenance of those that were measured."""
+    if isinstance(rows, str) and rows.startswith("modelled/"):
+        rows = modelled(rows)
+    elif rows is None or isinstance(rows, str):
+        rows = results(rows or ADDITIONS)
+    return getattr(rows, "rows", rows), getattr(rows, "provenance", {})
+
+
+def _without(row: Row) -> Sequence[str]:
+    return row.get("without") or row.get("options", {}).get("without", [])
+
+
+def _time_of(row: Row) -> float:
+    """Milliseconds, measured or modelled."""
+    return row["ms"] if "ms" in row else 1e-3 * row["modelled_us"]
 
 
 def additions_table(
@@ -707,15 +724,15 @@ def additions_table(
 ) -> Shown:
     """:func:`gains` as a table, a line for each addition and a column for each shape.
 
-    words: what each addition is (``mg.gemm.tuned("hopper").module.ADDITIONS``).
+    words: what each addition is (``mg.gemm.tuned("hopper").module.ADDITIONS``). A table of modelled
+    launches says so.
     """
-    if rows is None or isinstance(rows, str):
-        rows = results(rows or ADDITIONS)
-    found = gains(rows, dtype)
+    given, provenance = _additions(rows)
+    listed = [row for row in given if row["dtype"] == dtype]
+    found = gains(listed, dtype)
     if not found:
         return _absent("The gain of each addition has not been measured yet.")
-    listed = [row for row in getattr(rows, "rows", rows) if row["dtype"] == dtype]
-    provenance = getattr(rows, "provenance", {})
+    measured = all("ms" in row for row in listed)
     shapes = sorted({shape for of in found.values() for shape in of}, key=lambda s: s[0])
     titles = [
         f"{M}³" if M == N == K else "\u00a0×\u00a0".join(map(str, (M, N, K))) for M, N, K in shapes
@@ -731,15 +748,17 @@ def additions_table(
         ]
         for name in [*dict.fromkeys(names), *([""] if "" in found else [])]
     ]
-    caption = "Time without the addition over time with it, in the same run; above × 1 it helps"
+    same = "in the same run" if measured else "as modelled"
+    caption = f"Time without the addition over time with it, {same}; above × 1 it helps"
     markup = (
-        f'<div class="mg-recorded"><p>{_badges(provenance, listed)}</p>'
+        f'<div class="mg-recorded"><p>{_badges(provenance, listed, measured)}</p>'
         f'<div class="mg-scroll" tabindex="0" role="group" aria-label="{html.escape(caption)}">'
         f"{figures.table_html(header, lines, caption)}</div>"
-        f"{provenance_html(provenance, listed)}</div>"
+        f"{provenance_html(provenance, listed) if measured else ''}</div>"
     )
     text = "\n".join(" | ".join(line) for line in [header, *lines])
-    return Shown(markup, f"{caption}\n{text}", listed, provenance, "recorded")
+    origin = "recorded" if measured else "modelled"
+    return Shown(markup, f"{caption}\n{text}", listed, provenance, origin)
 
 
 def _drawn(draw: Callable[[Any], Any]) -> Any:
@@ -793,8 +812,11 @@ def _used(rows: Any, kernels: Iterable[str], dtype: str) -> tuple[list[Row], Map
     return [r for r in cubes if r.get("M") == r.get("N") == r.get("K")], provenance
 
 
-def _badges(provenance: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    found = figures.badge_html("recorded", provenance_note(provenance, rows))
+def _badges(provenance: Mapping[str, Any], rows: Sequence[Row], measured: bool = True) -> str:
+    if measured:
+        found = figures.badge_html("recorded", provenance_note(provenance, rows))
+    else:
+        found = figures.badge_html("modelled", "not measured")
     stale = any(source_state(row) == "stale" for row in rows)
     return f"{found} {_STATES['stale']}" if stale else found
 
