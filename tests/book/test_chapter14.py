@@ -353,10 +353,35 @@ def test_why_the_model_has_step_6_slower_than_step_5_at_8192(tables):
     assert {t["cold"] for t in six["reads"].values()} == {1}
 
 
+def test_the_additions_of_hoppers_tuned_kernel_are_those_measured(tables):
+    from mlsys_gpu.kernels import gemm
+
+    shown, _ = found(tables, "addition", "what it is", "1024³")  # before Blackwell's
+    rows = json.loads((ROOT / "book/results/h200/additions.json").read_text())["rows"]
+    tuned = {
+        (row["M"], *row.get("options", {}).get("without", ())): row["ms"]
+        for row in rows
+        if row["kernel"] == "gemm/hopper/tuned" and row["dtype"] == "float16"
+    }
+    sizes = sorted({key[0] for key in tuned})
+    every = list(gemm.tuned("hopper").module.ADDITIONS)
+    lines = {line[0]: line[2:] for line in shown}
+    assert list(lines) == [*every, "all together"]
+    for name, cells in lines.items():
+        left_out = every if name == "all together" else [name]
+        gains = [tuned[size, *left_out] / tuned[size,] for size in sizes]
+        assert cells == [f"× {gain:.3f}" for gain in gains]
+    # What the prose says of short launches, and of long ones
+    gain = {(name, size): tuned[size, name] / tuned[size,] for name in every for size in sizes}
+    assert gain["shape", 1024] > 2
+    assert gain["overlap", 1024] > 1.1
+    assert all(abs(gain[name, 4096] - 1) < 0.01 for name in every)
+
+
 def test_the_additions_of_blackwells_tuned_kernel_are_those_of_the_model(tables):
     from mlsys_gpu.kernels import gemm
 
-    (shown,) = found(tables, "addition", "what it is", "1024³")
+    _, shown = found(tables, "addition", "what it is", "1024³")  # behind Hopper's
     rows = launches("additions_b200")
     whole = {r["M"]: r["modelled_us"] for r in rows if not r["without"]}
     every = list(gemm.tuned("blackwell").module.ADDITIONS)
