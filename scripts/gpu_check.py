@@ -19,7 +19,6 @@ then.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -52,6 +51,8 @@ RAGGED: list[Shape] = [(256, 384, 192), (200, 328, 512), (1000, 520, 448), (328,
 RING: list[Shape] = [(136, 520, 2056), (4488, 2056, 200)]
 CUBES = [512, 1024, 2048, 4096, 8192]
 PARTS = ("machine", "right", "refusals", "simulator", "benchmarks")
+#: The parts that write a file.
+FILES = {"right": "right.json", "simulator": "simulator.json", "benchmarks": "gemm.json"}
 
 
 class Checks:
@@ -347,14 +348,12 @@ def ahead(options: argparse.Namespace, cases: list[tuple[Any, Shape, str]]) -> N
 
 def earlier(options: argparse.Namespace, path: Path) -> benchmarking.Benchmark:
     """What a file of this GPU holds already, unless it is to be made afresh."""
-    if options.fresh or not path.is_file():
+    if options.fresh:
         return benchmarking.Benchmark()
-    content = json.loads(path.read_text())
-    gpu = device.current()
-    name = content["provenance"].get("gpu", {}).get("name")
-    if gpu is None or name != gpu.name:
-        raise ValueError(f"{path} holds figures of {name}: say --fresh, or another --output")
-    return benchmarking.Benchmark(content["rows"], content["provenance"])
+    try:
+        return benchmarking.earlier(path, device.current(), timed=path.name == "gemm.json")
+    except ValueError as error:
+        raise ValueError(f"{error}: say --fresh, or another --output") from error
 
 
 def write(options: argparse.Namespace, name: str, rows: list[Any], method: str) -> None:
@@ -369,14 +368,34 @@ def write(options: argparse.Namespace, name: str, rows: list[Any], method: str) 
     print(f"  wrote {path}")
 
 
+def positive(text: str) -> float:
+    """A time of the command line."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}")
+    return value
+
+
+def cube(text: str) -> int:
+    """A size of the command line: TMA wants rows that start multiples of 16 bytes apart."""
+    value = int(text)
+    if value <= 0 or value % 8:
+        raise argparse.ArgumentTypeError(f"must be a positive multiple of 8, got {text!r}")
+    return value
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arch", choices=sorted(device.ARCHITECTURES))
     parser.add_argument("-o", "--output", type=Path, help="folder; book/results/<gpu> if left out")
-    parser.add_argument("--minutes", type=float, default=9, help="no new measurement after these")
-    parser.add_argument("--seconds", type=float, default=1.5, help="samples of one benchmark row")
+    parser.add_argument(
+        "--minutes", type=positive, default=9, help="no new measurement after these"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=1.5, help="samples of one benchmark row"
+    )
     parser.add_argument("--steps", help="kernels: 3-9,dynamic,tuned; all if left out")
-    parser.add_argument("--cubes", type=int, nargs="*", default=CUBES, help="sizes of cubes")
+    parser.add_argument("--cubes", type=cube, nargs="*", default=CUBES, help="sizes of cubes")
     parser.add_argument("--dtype", nargs="+", dest="dtypes", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--timing", choices=measuring.TIMINGS, default="auto")
     parser.add_argument("--together", action="store_true", help="kernels take samples in turn")
@@ -397,6 +416,14 @@ def main() -> int:
         return 2
     options.folder = options.output or ROOT / "book" / "results" / device.short_name(gpu.name)
     unwanted = [p for p in PARTS if p in options.skip or (options.only and p not in options.only)]
+    try:
+        for part, name in FILES.items():
+            if part not in unwanted:  # before anything is measured that could not be kept
+                earlier(options, options.folder / name)
+        options.folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
     checks = Checks(options.minutes, unwanted)
     checks.part("machine", machine)
     checks.part("right", lambda c: right(c, kernels, options))

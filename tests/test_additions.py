@@ -69,3 +69,39 @@ def test_rows_of_other_shapes_stay(script, monkeypatch, h200, tmp_path, capsys):
         (1024, ["shape"], "2026-02"), (1024, ["stream"], "2026-02"),
     ]  # fmt: skip
     assert "1 ms (1-1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '{"provenance": {"gpu": {"name": "NVIDIA H100"}}, "rows": [{"kernel": "k", "dtype": '
+            '"float16", "ms": 1, "ms_p20": 1, "ms_p80": 1, "tflops": 1, "baseline": {}, '
+            '"source_sha256": "x"}]}',
+            "holds figures of NVIDIA H100, and this is NVIDIA H200",
+        ),
+        ("{", "is no JSON"),
+    ],
+)
+def test_a_file_that_nothing_can_join_is_refused_before_anything_is_measured(
+    script, monkeypatch, h200, tmp_path, capsys, text, words
+):
+    monkeypatch.setattr(device, "require", lambda *_: h200)
+    monkeypatch.setattr(launch, "torch_with_cuda", lambda purpose: None)
+    monkeypatch.setattr(benchmarking, "benchmark", lambda *_, **__: pytest.fail("it measured"))
+    path = tmp_path / "additions.json"
+    path.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["additions.py", "-o", str(path)])
+    assert script.main() == 2
+    assert words in capsys.readouterr().err
+    assert path.read_text() == text
+
+
+def test_a_size_that_no_kernel_takes_is_a_sentence(script, monkeypatch, h200, tmp_path, capsys):
+    monkeypatch.setattr(device, "require", lambda *_: h200)
+    monkeypatch.setattr(launch, "torch_with_cuda", lambda purpose: None)
+    path = tmp_path / "additions.json"
+    monkeypatch.setattr(sys, "argv", ["additions.py", "-o", str(path), "--shapes", "1001"])
+    assert script.main() == 2
+    assert "got N = 1001" in capsys.readouterr().err
+    assert not path.exists()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Any
 
 import pytest
 
@@ -131,13 +132,91 @@ def test_files_come_back_as_they_were_written(tmp_path):
         ({"rows": []}, "needs provenance and rows"),
         ([], "needs provenance and rows"),
         ({"provenance": {}, "rows": [{"kernel": "x"}]}, "row 0 lacks baseline, dtype, ms"),
+        ({"provenance": [], "rows": []}, "provenance is an object, and rows are a list"),
+        ({"provenance": {}, "rows": 5}, "provenance is an object, and rows are a list"),
+        ({"provenance": {}, "rows": {}}, "provenance is an object, and rows are a list"),
+        ({"provenance": {}, "rows": [1]}, "row 0 must be an object, got 1"),
+        ({"provenance": {"gpu": "H200"}, "rows": []}, "gpu in provenance must be an object"),
+        ({"provenance": {"runs": []}, "rows": []}, "runs in provenance must be objects"),
+        ({"provenance": {"runs": {"a": 1}}, "rows": []}, "runs in provenance must be objects"),
+        ({"provenance": {"runs": {"a": {"gpu": 1}}}, "rows": []}, "gpu in provenance must be"),
+        ({"provenance": {"runs": {"a": {}}}, "rows": [a_row()]}, "row 0 names no run .*: None"),
+        ({"provenance": {}, "rows": [a_row(), a_row(kernel=5)]}, "row 1 has a kernel .*: 5"),
+        ({"provenance": {}, "rows": [a_row(dtype=None)]}, "row 0 has a dtype .*: None"),
+        ({"provenance": {}, "rows": [a_row(ms="fast")]}, "no positive number as ms: 'fast'"),
+        ({"provenance": {}, "rows": [a_row(ms=0)]}, "no positive number as ms: 0"),
+        ({"provenance": {}, "rows": [a_row(ms_p80=float("nan"))]}, "number as ms_p80: nan"),
+        ({"provenance": {}, "rows": [a_row(tflops=True)]}, "number as tflops: True"),
+        ({"provenance": {}, "rows": [a_row(baseline=[])]}, r"baseline that is no object: \[\]"),
+        ({"provenance": {}, "rows": [a_row(baseline={"cublas": "x"})]}, "as ms of cublas: 'x'"),
+        ({"provenance": {}, "rows": [a_row(baseline={"cublas": {}})]}, "as ms of cublas: None"),
+        ({"provenance": {}, "rows": [a_row(M=-1)]}, "no positive whole number as M: -1"),
+        ("", "is no JSON"),
+        ("{", "is no JSON"),
+        ("\udcff", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
     ],
 )
 def test_files_that_are_no_results_are_refused(tmp_path, content, words):
     path = tmp_path / "x.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=words):
+    text = content if isinstance(content, str) else json.dumps(content)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=f"x.json.*{words}"):
         benchmarking.load(path)
+
+
+def test_a_file_of_another_gpu_is_not_merged_into(tmp_path, h200):
+    path = tmp_path / "x.json"
+    assert benchmarking.earlier(path, h200) == benchmarking.Benchmark()
+    made = benchmarking.Benchmark([a_row()], {"gpu": {"name": "NVIDIA H100"}, "date": "one"})
+    made.save(path)
+    assert benchmarking.earlier(path, None) == made
+    with pytest.raises(ValueError, match=r"x\.json holds figures of NVIDIA H100, and this is"):
+        benchmarking.earlier(path, h200)
+    # nor where one of several runs is of another
+    newer = benchmarking.Benchmark([a_row(M=512)], {"gpu": {"name": h200.name}, "date": "two"})
+    made.merged(newer).save(path)
+    with pytest.raises(ValueError, match="holds figures of NVIDIA H100"):
+        benchmarking.earlier(path, h200)
+    newer.save(path)
+    assert benchmarking.earlier(path, h200) == newer
+    # rows without times, as the comparison with the simulator has them
+    bare = {"kernel": "gemm/hopper/step3", "dtype": "float16", "max_ulps": 1}
+    benchmarking.Benchmark([bare], newer.provenance).save(path)
+    assert benchmarking.earlier(path, h200, timed=False).rows == [bare]
+    with pytest.raises(ValueError, match="row 0 lacks baseline"):
+        benchmarking.earlier(path, h200)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([(128, 100, 64)], "N to be a positive multiple of 8 .* got N = 100"),
+        ([(4096, 4096, 4096), (128, 128, 4)], "K to be a positive multiple of 8 .* got K = 4"),
+        ([(1 << 17, 1 << 17, 64)], r"D may have at most 2\*\*31 - 1 elements"),
+        ([(-8, 128, 64)], r"three positive whole numbers \(M, N, K\), got \(-8, 128, 64\)"),
+        ([(128, 64)], r"three positive whole numbers .* got \(128, 64\)"),
+        ([(128, 64, 64.0)], r"three positive whole numbers .* got \(128, 64, 64.0\)"),
+        ((4096, 4096, 4096), "three positive whole numbers .* got 4096"),
+        (4096, r"shapes is a list of \(M, N, K\), got 4096"),
+        ("4096", r"shapes is a list of \(M, N, K\), got '4096'"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 3, 9])
+def test_a_shape_that_nobody_takes_is_refused_and_not_replaced(no_gpu, shapes, words, number):
+    with pytest.raises(ValueError, match=words):
+        mg.benchmark(mg.gemm.step(number, "hopper"), shapes)
+
+
+def test_other_requests_that_name_nothing_are_refused(no_gpu):
+    with pytest.raises(ValueError, match="kernels is empty"):
+        mg.benchmark([])
+    refused: list[Any] = [0, -1.0, float("nan"), float("inf"), "2"]
+    for seconds in refused:
+        with pytest.raises(ValueError, match=f"seconds must be a positive number, got {seconds!r}"):
+            mg.benchmark(STEPS[0], seconds=seconds)
+    with pytest.raises(ValueError, match="processes must be a whole number from 0 on, got -1"):
+        mg.benchmark(STEPS[0], processes=-1)
 
 
 def test_a_row_is_stale_once_its_source_changes():

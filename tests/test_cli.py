@@ -92,7 +92,10 @@ BAD = [
     (["bench", "gemm", "--seconds", "0"], "more than 0 and at most 600, got '0'"),
     (["bench", "gemm", "--merge"], "--merge needs --output"),
     (["bench", "gemm", "--timing", "host"], "--timing must be one of auto, graph, stream"),
-    (["bench", "gemm", "--baselines", "cutlass"], "triton_persistent, none, got 'cutlass'"),
+    (
+        ["bench", "gemm", "--baselines", "cutlass"],
+        "triton_persistent, or none alone, got 'cutlass'",
+    ),
     (["bench", "gemm", "--jobs", "many"], "--jobs takes a whole number from 0 on, got 'many'"),
     (["bench", "gemm", "-o", "/proc/x/y.json"], "--output /proc/x/y.json cannot be written"),
     (["bench", "gemm", "--arch", "hopper"], "needs a Hopper (sm_90a) GPU, such as an H100 or H200"),
@@ -542,6 +545,36 @@ def test_bench_merges_into_a_file(call, fake_bench, tmp_path, monkeypatch, h200)
     status, out, _ = call(*arguments, "--steps", "1")
     assert status == 2
     assert "needs provenance and rows" in json.loads(out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--shapes", "100"], "got N = 100"),
+        (["--shapes", "4096 128,128,4"], "got K = 4"),
+        (["--steps", "1", "--shapes", "128,128,4"], "got K = 4"),
+        (["--shapes", ""], "--shapes names no shape"),
+        (["--baselines", "none,cublas"], "or none alone, got 'none'"),
+        (["--baselines", ""], "or none alone, got ''"),
+    ],
+)
+def test_bench_refuses_what_it_would_leave_out(call, fake_bench, options, words):
+    status, _, err = call("bench", "gemm", "--arch", "hopper", *options)
+    assert status == 2
+    assert words in err
+    assert "kernels" not in fake_bench
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"provenance": [], "rows": []}',
+                                  '{"provenance": {"gpu": "x"}, "rows": []}'])  # fmt: skip
+def test_bench_names_a_broken_result_file_and_leaves_it(call, fake_bench, tmp_path, text):
+    path = tmp_path / "gemm.json"
+    path.write_text(text)
+    status, _, err = call("bench", "gemm", "--arch", "hopper", "--merge", "-o", path)
+    assert status == 2
+    assert str(path) in err
+    assert path.read_text() == text
+    assert "kernels" not in fake_bench
 
 
 def test_bench_refuses_a_folder_as_its_result_file(call, tmp_path):

@@ -128,13 +128,50 @@ def test_benchmarks_are_written_as_they_come_and_stop_in_time(check, tmp_path, m
     assert [(r["kernel"][-1], r["run"][:7]) for r in rows] == [("1", "2026-01"), ("3", "2026-02")]
 
 
-def test_another_gpus_file_is_left_alone(check, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '{"provenance": {"gpu": {"name": "NVIDIA H100"}}, "rows": '
+            '[{"kernel": "gemm/hopper/step1", "dtype": "float16"}]}',
+            "holds figures of NVIDIA H100, and this is NVIDIA H200: say --fresh",
+        ),
+        ("", "is no JSON"),
+        ('{"rows": []}', "needs provenance and rows"),
+        ('{"provenance": {}, "rows": [{"kernel": "x"}]}', "row 0 lacks dtype"),
+    ],
+)
+def test_a_file_that_nothing_can_join_is_refused_before_anything_runs(
+    check, tmp_path, capsys, monkeypatch, text, words
+):
+    monkeypatch.setattr(launch, "run_on_gpu", lambda *_: pytest.fail("it ran"))
     path = tmp_path / "right.json"
-    text = json.dumps({"provenance": {"gpu": {"name": "NVIDIA H100"}}, "rows": []})
     path.write_text(text)
-    assert check.run("--only", "right", "--steps", "1", "--cubes") == 1
-    assert "holds figures of NVIDIA H100: say --fresh" in capsys.readouterr().out
+    assert check.run("--only", "right", "--steps", "1", "--cubes") == 2
+    assert words in capsys.readouterr().err
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--cubes", "-8", "must be a positive multiple of 8, got '-8'"),
+        ("--cubes", "1001", "must be a positive multiple of 8, got '1001'"),
+        ("--minutes", "nan", "must be a positive number, got 'nan'"),
+        ("--seconds", "0", "must be a positive number, got '0'"),
+    ],
+)
+def test_a_size_or_a_time_that_is_none_is_refused(check, capsys, option, value, words):
+    with pytest.raises(SystemExit, match="2"):
+        check.run(option, value)
+    assert words in capsys.readouterr().err
+
+
+def test_an_output_folder_that_is_a_file_is_refused(check, tmp_path, capsys):
+    (tmp_path / "taken").write_text("mine")
+    assert check.run("--only", "right", "--steps", "1", "-o", str(tmp_path / "taken")) == 2
+    assert "taken" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"
 
 
 def test_bad_use_is_a_sentence(check, capsys):

@@ -146,3 +146,18 @@ def test_shapes_are_small_and_show_what_each_step_does(sanitize):
         assert M * N * K < 1e8
         step.build(M, N, K, **sanitize.options_of(step))
         assert sanitize.options_of(step) == ({"ctas": 4} if step.number >= 6 else {}), step.name
+
+
+def test_a_file_that_nothing_can_join_is_refused_before_anything_runs(tools, tmp_path, capsys):
+    path = tmp_path / "sanitizer.json"
+    text = json.dumps(
+        {
+            "provenance": {"gpu": {"name": "NVIDIA H100"}},
+            "rows": [{"kernel": "gemm/hopper/step1", "dtype": "float16"}],
+        }
+    )
+    path.write_text(text)
+    assert tools.main("--steps", "1")[0] == 2
+    assert "holds figures of NVIDIA H100, and this is" in capsys.readouterr().err
+    assert path.read_text() == text
+    assert not tools.lines

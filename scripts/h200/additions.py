@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,12 @@ def main() -> int:
         return 2
     name = device.short_name(gpu.name)
     path = given.output or ROOT / "book" / "results" / name / "additions.json"
-    before = benchmarking.load(path) if path.is_file() else benchmarking.Benchmark()
+    try:  # before anything is measured that could not be kept
+        before = benchmarking.earlier(path, gpu)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
     seen = [0]
 
     def after(made: benchmarking.Benchmark) -> None:
@@ -58,6 +64,21 @@ def main() -> int:
         if made.rows:
             (before.merged(made) if before.rows else made).save(path)
 
+    try:
+        made = measured(tuned, given, after)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for failure in made.failures:
+        print(f"FAILED {failure}")
+    print(f"wrote {path}")
+    return 1 if made.failures else 0
+
+
+def measured(
+    tuned: Any, given: argparse.Namespace, after: Callable[[benchmarking.Benchmark], None]
+) -> benchmarking.Benchmark:
+    """All of it; ``after`` gets the rows as they come."""
     made = benchmarking.benchmark(
         kernels(tuned, gemm.steps(given.arch)[-1]),
         [(n, n, n) for n in given.shapes],
@@ -69,11 +90,8 @@ def main() -> int:
         keep_going=True,
         after=after,
     )
-    assert isinstance(made, benchmarking.Benchmark)
-    for failure in made.failures:
-        print(f"FAILED {failure}")
-    print(f"wrote {path}")
-    return 1 if made.failures else 0
+    assert isinstance(made, benchmarking.Benchmark)  # a script is no notebook
+    return made
 
 
 if __name__ == "__main__":

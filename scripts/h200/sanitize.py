@@ -208,6 +208,12 @@ def main() -> int:
         return 2
     folder = ROOT / "book" / "results" / device.short_name(gpu.name)
     path = given.output or folder / "sanitizer.json"
+    try:  # before anything is looked at that could not be kept
+        benchmarking.earlier(path, gpu, timed=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
     controls = {tool: control(sanitizer, tool, given.timeout) for tool in given.tools}
     rows = look(kernels, given, sanitizer, controls)
     save(path, rows, gpu, sanitizer, controls)
@@ -289,10 +295,8 @@ def save(
         "planted_faults": {tool: found["verdict"] for tool, found in controls.items()},
     }
     made = benchmarking.Benchmark(rows, facts)
-    if path.is_file():
-        content = json.loads(path.read_text())
-        made = benchmarking.Benchmark(content["rows"], content["provenance"]).merged(made)
-    made.save(path)
+    before = benchmarking.earlier(path, gpu, timed=False)
+    (before.merged(made) if before.rows else made).save(path)
     print(f"wrote {path}")
 
 

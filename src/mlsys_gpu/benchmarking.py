@@ -31,6 +31,7 @@ import hashlib
 import html
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shlex
@@ -158,10 +159,16 @@ def cases(
 
     A pair of a step and options for its module's ``build`` is that step built so. A step that takes
     none of ``shapes`` (Steps 1 and 2 compute one tile) is measured at its own.
+
+    Raises ValueError for a shape that is none, or that neither a step takes that is given nor the
+    last of its ladder, which takes the most.
     """
     alone = not isinstance(kernels, Sequence) or _is_pair(kernels)
     several: Sequence[Any] = [kernels] if alone else kernels
     dtypes = [dtype] if dtype is None or isinstance(dtype, str) else list(dtype)
+    if not several:
+        raise ValueError("there is no kernel to measure: kernels is empty")
+    _check_shapes(several, shapes or ())
     found: list[Case] = []
     for given in several:
         kernel, options = given if _is_pair(given) else (given, {})
@@ -187,6 +194,22 @@ def cases(
 def _is_pair(kernel: Any) -> bool:
     """Whether it is a step with options, and no list of steps."""
     return isinstance(kernel, tuple) and len(kernel) == 2 and isinstance(kernel[1], dict)
+
+
+def _check_shapes(kernels: Sequence[Any], shapes: Any) -> None:
+    """Raise ValueError for a shape that nobody will take, so that none is left out in silence."""
+    from mlsys_gpu.kernels import gemm
+
+    if not isinstance(shapes, Sequence) or isinstance(shapes, str):
+        raise ValueError(f"shapes is a list of (M, N, K), got {shapes!r}")
+    given = [kernel[0] if _is_pair(kernel) else kernel for kernel in kernels]
+    steps = [kernel for kernel in given if isinstance(kernel, gemm.Step)]
+    for shape in shapes:
+        sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
+        if len(sizes) != 3 or not all(map(_is_size, sizes)):
+            raise ValueError(f"a shape is three positive whole numbers (M, N, K), got {shape!r}")
+        if steps and not any(_takes(step, sizes) for step in steps):
+            gemm.steps(steps[0].arch)[-1].check_shape(*sizes)
 
 
 def _takes(step: Step, shape: tuple[int, int, int]) -> bool:
@@ -363,21 +386,93 @@ class Unavailable:
         return f'<p class="mg-note"><strong>Not measured:</strong> {html.escape(self.reason)}</p>'
 
 
-def load(path: str | Path) -> Benchmark:
+#: What every row of times has, and what a row of another comparison has.
+_TIMED = {"kernel", "dtype", "ms", "ms_p20", "ms_p80", "tflops", "baseline", "source_sha256"}
+_NAMED = {"kernel", "dtype"}
+
+
+def load(path: str | Path, *, timed: bool = True) -> Benchmark:
     """Read a result file.
 
+    Args:
+        path: the file.
+        timed: whether its rows hold times; those of ``right.json`` and ``simulator.json`` do not.
+
     Raises:
-        ValueError: the file holds no ``provenance`` and ``rows``, or a row lacks a key that every
-            row has.
+        ValueError: the file is no JSON, holds no ``provenance`` and ``rows``, or a row lacks a key
+            that every row has, or has what is no figure there. The message names file and row.
+        OSError: the file cannot be read.
     """
-    content = json.loads(Path(path).read_text())
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # no UTF-8 is a ValueError, too
+        raise ValueError(f"{path} is no result file: it is no JSON ({error})") from error
     if not isinstance(content, dict) or not {"provenance", "rows"} <= content.keys():
         raise ValueError(f"{path} is no result file: it needs provenance and rows")
-    needed = {"kernel", "dtype", "ms", "ms_p20", "ms_p80", "tflops", "baseline", "source_sha256"}
-    for number, row in enumerate(content["rows"]):
-        if missing := needed - row.keys():
-            raise ValueError(f"{path}: row {number} lacks {', '.join(sorted(missing))}")
-    return Benchmark(rows=content["rows"], provenance=content["provenance"])
+    found, rows = content["provenance"], content["rows"]
+    if not isinstance(found, dict) or not isinstance(rows, list):
+        raise ValueError(f"{path} is no result file: provenance is an object, and rows are a list")
+    runs = found.get("runs", {})
+    if not isinstance(runs, dict) or not all(isinstance(run, dict) for run in runs.values()):
+        raise ValueError(f"{path}: runs in provenance must be objects by name")
+    for run in (found, *runs.values()):
+        if not isinstance(run.get("gpu", {}), dict):
+            raise ValueError(f"{path}: gpu in provenance must be an object, got {run['gpu']!r}")
+    for number, row in enumerate(rows):
+        if problem := _problem(row, timed, runs if "runs" in found else None):
+            raise ValueError(f"{path}: row {number} {problem}")
+    return Benchmark(rows=rows, provenance=found)
+
+
+def _problem(row: Any, timed: bool, runs: dict[str, Any] | None) -> str | None:
+    """What keeps an entry from being a row, in words; None where nothing does."""
+    if not isinstance(row, dict):
+        return f"must be an object, got {row!r}"
+    if missing := (_TIMED if timed else _NAMED) - row.keys():
+        return f"lacks {', '.join(sorted(missing))}"
+    for key in ("kernel", "dtype"):
+        if not isinstance(row[key], str):
+            return f"has a {key} that is no text: {row[key]!r}"
+    figures = {key: row[key] for key in ("ms", "ms_p20", "ms_p80", "tflops") if timed}
+    if timed:
+        if not isinstance(row["baseline"], dict):
+            return f"has a baseline that is no object: {row['baseline']!r}"
+        for name, other in row["baseline"].items():
+            figures[f"ms of {name}"] = other.get("ms") if isinstance(other, dict) else str(other)
+    for key, value in figures.items():
+        if not _is_number(value) or not 0 < value < math.inf:
+            return f"has no positive number as {key}: {value!r}"
+    for key in "MNK":
+        if key in row and not _is_size(row[key]):
+            return f"has no positive whole number as {key}: {row[key]!r}"
+    if runs is not None and row.get("run") not in runs:
+        return f"names no run of provenance: {row.get('run')!r}"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def earlier(path: str | Path, gpu: Device | None, *, timed: bool = True) -> Benchmark:
+    """The rows of a file that a run on ``gpu`` is going to be merged into; none without a file.
+
+    Raises what :func:`load` raises, and ValueError for figures of another GPU: those of two kinds
+    do not stand in one file. Without a GPU (None) there will be nothing to merge.
+    """
+    if not Path(path).exists():
+        return Benchmark()
+    before = load(path, timed=timed)
+    if gpu is not None and before.rows:
+        for run in before._runs()[0].values():
+            name = run.get("gpu", {}).get("name", "an unknown GPU")
+            if name != gpu.name:
+                raise ValueError(f"{path} holds figures of {name}, and this is {gpu.name}")
+    return before
 
 
 def is_stale(row: dict[str, Any]) -> bool:
@@ -467,6 +562,10 @@ def benchmark(
         raise ValueError(f"baselines are {', '.join(BASELINES)}, got {sorted(unknown)[0]!r}")
     if timing not in TIMINGS:
         raise ValueError(f"timing is {', '.join(TIMINGS)}, got {timing!r}")
+    if not _is_number(seconds) or not 0 < seconds < math.inf:
+        raise ValueError(f"seconds must be a positive number, got {seconds!r}")
+    if not isinstance(processes, int) or processes < 0:
+        raise ValueError(f"processes must be a whole number from 0 on, got {processes!r}")
     wanted = cases(kernels, shapes, dtype)
     try:
         gpu = _gpu_for(wanted)

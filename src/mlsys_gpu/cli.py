@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from mlsys_gpu import release
-from mlsys_gpu.device import ARCHITECTURES, Device, NeedsGpu
+from mlsys_gpu.device import ARCHITECTURES, NeedsGpu
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -174,9 +174,10 @@ _DTYPES = {
 }
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+def _one_of(name: str, value: str, allowed: tuple[str, ...], or_alone: str | None = None) -> str:
     if value not in allowed:
-        raise BadUse(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+        alone = f", or {or_alone} alone" if or_alone is not None else ""
+        raise BadUse(f"{name} must be one of {', '.join(allowed)}{alone}, got {value!r}.")
     return value
 
 
@@ -775,6 +776,8 @@ def bench(
     _gemm_only(kernel)
     dtypes = list(dict.fromkeys(_dtype(part) for part in dtype.split(",")))
     wanted = _shapes(shapes) if shapes else [(4096, 4096, 4096)]
+    if not wanted:
+        raise BadUse(f"--shapes names no shape, got {' '.join(shapes or ())!r}.")
     if not re.fullmatch(r"\d+(\.\d+)?", seconds) or not 0 < float(seconds) <= 600:
         raise BadUse(f"--seconds must be more than 0 and at most 600, got {seconds!r}.")
     data_seed = _natural("--seed", seed)
@@ -787,16 +790,16 @@ def bench(
     _one_of("--timing", timing, measuring.TIMINGS)
     others = [] if baselines == "none" else baselines.split(",")
     for name in others:
-        _one_of("--baselines", name, (*measuring.BASELINES, "none"))
+        _one_of("--baselines", name, tuple(measuring.BASELINES), or_alone="none")
     _ready()
     from mlsys_gpu.kernels import gemm
 
     ladder = _said_by_kernels(lambda: gemm.selected(steps, chosen_arch))
+    _said_by_kernels(lambda: benchmarking.cases(ladder, wanted, dtypes))
     before = benchmarking.Benchmark()
     if output is not None:
-        if merge and output.exists() and not output.is_dir():
-            before = _said_by_kernels(lambda: benchmarking.load(output))
-            _refuse_another_gpu(before, device.current())
+        if merge and not output.is_dir():
+            before = _said_by_kernels(lambda: benchmarking.earlier(output, device.current()))
         _refuse_unwritable(output, with_folder=True)
     shown = _Progress(quiet=as_json)
 
@@ -839,13 +842,6 @@ def _merged(before: Any, result: Any) -> Any:
     if not before.rows:
         return result
     return before.merged(result)
-
-
-def _refuse_another_gpu(before: Any, gpu: Device | None) -> None:
-    """Figures of two kinds of GPU do not stand in one file."""
-    name = before.provenance.get("gpu", {}).get("name")
-    if gpu is not None and before.rows and name != gpu.name:
-        raise BadUse(f"--merge: the file holds figures of {name}, and this is {gpu.name}.")
 
 
 class _Progress:
