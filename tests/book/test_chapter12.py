@@ -122,14 +122,14 @@ def test_tensor_memory_limits_blackwell_and_registers_hopper(tables):
     assert fit["Hopper"][-1] == "2, by registers"
 
 
-def test_a_turn_takes_about_as_long_in_step_3_as_in_step_2(cells, tables):
+def test_a_turn_takes_less_than_a_third_longer_in_step_3_than_in_step_2(cells, tables):
     (text,) = texts(cells, "a turn of the loop")
     (alone,) = re.findall(r"a turn of the loop: ([\d.]+) µs", text)
     crowded = [rows for rows in tables if "a turn of one CTA" in rows[0]]
     assert len(crowded) == 1
     at = crowded[0][0].index("a turn of one CTA")
     for row in crowded[0][1:]:
-        assert float(row[at].removesuffix(" µs")) == pytest.approx(float(alone), rel=0.2)
+        assert 1 < float(row[at].removesuffix(" µs")) / float(alone) < 4 / 3
 
 
 def test_numbers_and_findings_tell_of_different_faults(tables):
