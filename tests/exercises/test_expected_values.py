@@ -386,7 +386,7 @@ def test_registers_against_the_simulator(warpgroups, ctas) -> None:
 
 
 def test_overlap_target_needs_stages_and_an_accumulator(tmp_path) -> None:
-    """The stub says that it reaches little more than half of the target."""
+    """The stub says that it reaches about half of the target."""
     import mlsys_gpu as mg
 
     shape = ch14.OVERLAP_SHAPE
@@ -398,7 +398,7 @@ def test_overlap_target_needs_stages_and_an_accumulator(tmp_path) -> None:
         report = mg.simulate(module.build(**shape), A, B, np.zeros((M, N), np.float16), timing=True)
         return report.timing.tflops(2 * M * N * K) / ch14.OVERLAP_TFLOPS
 
-    assert 0.5 < reached(solution("ch14/ex14_9_overlap.py", tmp_path, stub=True)) < 0.6
+    assert 0.45 < reached(solution("ch14/ex14_9_overlap.py", tmp_path, stub=True)) < 0.55
     worked = solution("ch14/ex14_9_overlap.py", tmp_path)
     assert reached(worked) > 1.02
     assert reached(worked, BUFFERS=1) < 0.99
