@@ -30,6 +30,7 @@ def simulated(shape, ctas, without=(), dtype="float16", seed=0, **schedule):
     D = poisoned((M, N), dtype)
     report = mg.simulate(kernel, A, B, D, **schedule)
     assert report.ok, report
+    assert not report.findings
     assert compare_gemm(A, B, D).max_error <= 1
 
 

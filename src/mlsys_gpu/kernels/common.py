@@ -102,7 +102,7 @@ def tma_load(tile, box, bar, cta_mask=None, **how):
     if cta_mask is not None:
         how["cta_mask"] = cta_mask
     if str(bar.ty) == "uint32":
-        bar = _generic(bar)
+        bar = _generic(bar)  # TIRx's copy takes no address but a pointer
     Tx.copy_async(tile, box, dispatch="tma_explicit", mbar=bar, **how)
 
 
