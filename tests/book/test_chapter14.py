@@ -206,9 +206,9 @@ def test_registers_move_from_the_producer_to_the_consumers(cells):
 @pytest.mark.parametrize(
     ("change", "verdicts", "codes"),
     [
-        ("use % 2)\n", ["wrong"], ["deadlock"]),
+        ("+ T.cuda.mbarrier_wait(empty.ptr_to([s]), phase)", ["wrong"], ["deadlock"]),
         ("+ T.cuda.mbarrier_wait(full.ptr_to([s]), phase ^ 1)", ["wrong"], ["race-smem"]),
-        ("+ last = T.meta_var((done + k) % PIPE_DEPTH)", ["wrong"], ["race-smem"]),
+        ("+ last = T.meta_var(s)", ["wrong"], ["race-smem"]),
         ("+ T.cuda.cta_sync()", ["right", "wrong"], []),
         ("cta_mask=1)", ["wrong"], ["deadlock"]),
         ("+ T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), T.uint32(1))", ["wrong"],

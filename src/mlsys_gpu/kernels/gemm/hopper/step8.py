@@ -133,16 +133,26 @@ def build(M, N, K, dtype="float16", ctas=SMS):
             m0 = ((first + place % rows) * CLUSTER + rank) * BM
             n0 = place // rows * BN
 
+        # --- Pipeline: which stage of SMEM, which phase of its barriers ----
+        s: T.int32 = 0
+        phase: T.int32 = 0
+
+        @T.inline
+        def advance():
+            # Counted on, not divided: what is computed here stands between a
+            # K tile's last wgmma and the next one's first.
+            s = s + 1
+            if s == PIPE_DEPTH:
+                s = 0
+                phase = phase ^ 1
+
         # --- Load: GMEM -> SMEM, the producer ------------------------------
         if wg_id == 0 and warp_id == 0:
             if T.cuda.elect_sync():
                 for t in T.serial(cdiv(TILES - cluster, CLUSTERS)):
                     schedule(t)
-                    done = T.meta_var(t * K_TILES)
                     for ahead in T.serial(K_TILES):
                         k0 = T.meta_var(ahead * BK)
-                        s = T.meta_var((done + ahead) % PIPE_DEPTH)
-                        use = T.meta_var((done + ahead) // PIPE_DEPTH)
                         bar = T.meta_var(full.ptr_to([s]))
                         A_box = T.meta_var(A[m0 : m0 + BM, k0 : k0 + BK])
                         r = T.meta_var(rank * HALF)
@@ -150,11 +160,12 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                         B_box = T.meta_var(B[n1 : n1 + HALF, k0 : k0 + BK])
                         # What the stage held has been read, in both CTAs. At
                         # first phase 1 of a new barrier counts as over.
-                        T.cuda.mbarrier_wait(empty.ptr_to([s]), use % 2 ^ 1)
+                        T.cuda.mbarrier_wait(empty.ptr_to([s]), phase ^ 1)
                         T.ptx.mbarrier.arrive.expect_tx.shared.b64(bar, BYTES)
                         tma_load(As[s, :, :], A_box, bar)
                         B_half = T.meta_var(Bs[s, r : r + HALF, :])
                         tma_load(B_half, B_box, bar, cta_mask=3)
+                        advance()
 
         # --- MMA: SMEM -> registers, the consumer --------------------------
         if wg_id == 1:
@@ -162,10 +173,6 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                 schedule(t)
                 done = T.meta_var(t * K_TILES)  # K tiles of the tiles before
                 for k in T.serial(K_TILES):
-                    # A stage's barrier has a phase for every PIPE_DEPTH K
-                    # tiles: wait for 0, 1, 0, …, each on its own barrier.
-                    s = T.meta_var((done + k) % PIPE_DEPTH)
-                    phase = T.meta_var((done + k) // PIPE_DEPTH % 2)
                     A_s = T.meta_var(descA + T.uint64(s * STAGE_STEP))
                     B_s = T.meta_var(descB + T.uint64(s * STAGE_STEP))
                     # TMA and wgmma: both the async proxy, so no fence.
@@ -191,9 +198,10 @@ def build(M, N, K, dtype="float16", ctas=SMS):
                     # thread i tells CTA i.
                     T.ptx.wgmma.wait_group.sync.aligned(1)
                     if done + k > 0 and tid % 128 < CLUSTER:
-                        last = T.meta_var((done + k - 1) % PIPE_DEPTH)
+                        last = T.meta_var(T.Select(s > 0, s, PIPE_DEPTH) - 1)
                         bar = T.meta_var(empty.ptr_to([last]))
                         arrive_at(at_cta(tid % 128, bar))
+                    advance()
                 # The registers hold the result once the group is done.
                 T.ptx.wgmma.wait_group.sync.aligned(0)
                 register_fence(acc, REGS)

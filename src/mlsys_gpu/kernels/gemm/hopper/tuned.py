@@ -224,6 +224,19 @@ def build(M, N, K, dtype="float16", ctas=SMS, without=()):
             else:
                 n0 = column * BN
 
+        # --- Pipeline: which stage of SMEM, which phase of its barriers ----
+        s: T.int32 = 0
+        phase: T.int32 = 0
+
+        @T.inline
+        def advance():
+            # Counted on, not divided: what is computed here stands between a
+            # K tile's last wgmma and the next one's first.
+            s = s + 1
+            if s == PIPE_DEPTH:
+                s = 0
+                phase = phase ^ 1
+
         # --- Load: GMEM -> SMEM, the producer ------------------------------
         if wg_id == 0:
             if MOVE_REGISTERS:
@@ -234,8 +247,6 @@ def build(M, N, K, dtype="float16", ctas=SMS, without=()):
                     schedule(t)
                     for k in T.serial(K_TILES):
                         k0 = T.meta_var(k * BK)
-                        s = T.meta_var((t * K_TILES + k) % PIPE_DEPTH)
-                        use = T.meta_var((t * K_TILES + k) // PIPE_DEPTH)
                         bar = T.meta_var(full.ptr_to([s]))
                         A_box = T.meta_var(A[m0 : m0 + BM, k0 : k0 + BK])
                         r = T.meta_var(rank * PART)
@@ -243,11 +254,12 @@ def build(M, N, K, dtype="float16", ctas=SMS, without=()):
                         B_box = T.meta_var(B[n1 : n1 + PART, k0 : k0 + BK])
                         # What the stage held has been read, in all CTAs. At
                         # first phase 1 of a new barrier counts as over.
-                        T.cuda.mbarrier_wait(empty.ptr_to([s]), use % 2 ^ 1)
+                        T.cuda.mbarrier_wait(empty.ptr_to([s]), phase ^ 1)
                         T.ptx.mbarrier.arrive.expect_tx.shared.b64(bar, BYTES)
                         tma_load(As[s, :, :], A_box, bar, **MAPS)
                         B_part = T.meta_var(Bs[s, r : r + PART, :])
                         tma_load(B_part, B_box, bar, EVERYONE, **MAPS)
+                        advance()
 
         # --- MMA: SMEM -> registers, the consumers -------------------------
         if wg_id > 0:
@@ -261,7 +273,8 @@ def build(M, N, K, dtype="float16", ctas=SMS, without=()):
                 # Stage of K tile i: thread r tells CTA r that it is read.
                 again = T.meta_var(i + PIPE_DEPTH < TURNS * K_TILES)
                 needed = T.meta_var(again if EXIT else T.bool(True))
-                bar = T.meta_var(empty.ptr_to([i % PIPE_DEPTH]))
+                last = T.meta_var(T.Select(s > 0, s, PIPE_DEPTH) - 1)
+                bar = T.meta_var(empty.ptr_to([last]))
                 if needed and tid % 128 < CLUSTER:
                     if CLUSTER > 1:
                         arrive_at(at_cta(tid % 128, bar))
@@ -272,10 +285,6 @@ def build(M, N, K, dtype="float16", ctas=SMS, without=()):
                 schedule(t)
                 done = T.meta_var(t * K_TILES)  # K tiles of the tiles before
                 for k in T.serial(K_TILES):
-                    # A stage's barrier has a phase for every PIPE_DEPTH K
-                    # tiles: wait for 0, 1, 0, …, each on its own barrier.
-                    s = T.meta_var((done + k) % PIPE_DEPTH)
-                    phase = T.meta_var((done + k) // PIPE_DEPTH % 2)
                     A_s = T.meta_var(own + T.uint64(s * A_STEP))
                     B_s = T.meta_var(descB + T.uint64(s * B_STEP))
                     # TMA and wgmma: both the async proxy, so no fence.
@@ -300,6 +309,7 @@ def build(M, N, K, dtype="float16", ctas=SMS, without=()):
                     T.ptx.wgmma.wait_group.sync.aligned(1)
                     if done + k > 0:
                         release(done + k - 1)
+                    advance()
                 # The registers hold the result once the group is done.
                 T.ptx.wgmma.wait_group.sync.aligned(0)
                 register_fence(acc, REGS)
