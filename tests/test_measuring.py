@@ -2,6 +2,8 @@
 
 import json
 import statistics
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -401,6 +403,31 @@ def bench(clock, monkeypatch, h200):
     for n in (1, 2, 3):
         kernels[f"gemm_hopper_step{n}"] = contender(0.25)
     return found
+
+
+def test_clock_and_power_are_read_while_the_kernel_runs(monkeypatch):
+    """However long nvidia-smi takes to start and to answer."""
+    began, left = threading.Event(), [20]
+
+    class Running:
+        def queue(self):
+            pass
+
+        def collect(self):
+            if began.is_set():
+                left[0] -= 1
+                time.sleep(0.001)
+
+    def slow(query):
+        began.set()
+        while left[0] > 0:  # for ever, if nothing runs meanwhile
+            time.sleep(0.001)
+        return ["1500", "690.5"]
+
+    monkeypatch.setattr(measuring, "nvidia_smi", slow)
+    timer: Any = Running()
+    assert measuring.under_load(timer, 0.01) == {"sm_clock_mhz": 1500.0, "power_w": 690.5}
+    assert left[0] <= 0
 
 
 def test_a_whole_row(bench):

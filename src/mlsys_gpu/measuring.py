@@ -594,17 +594,20 @@ def _refuse_impossible(case: Case, tflops: float, gpu: Device) -> None:
 
 
 def under_load(timer: Timer, seconds: float = 0.4) -> dict[str, float | None]:
-    """SM clock and power while the kernel runs back to back."""
-    import torch
+    """SM clock in MHz and power in W, ``seconds`` into running the kernel back to back."""
+    import concurrent.futures
 
     began = time.perf_counter()
-    timer.queue()
-    torch.cuda.synchronize()
-    one = max(time.perf_counter() - began, 1e-4)
-    for _ in range(min(200, math.ceil(seconds / one))):
-        timer.queue()
-    answer = nvidia_smi("clocks.sm,power.draw")
-    timer.collect()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        # nvidia-smi takes its time to start: the kernel runs until it has answered.
+        asked = None
+        while asked is None or not asked.done():
+            for _ in range(4):
+                timer.queue()
+            timer.collect()
+            if asked is None and time.perf_counter() - began >= seconds:
+                asked = pool.submit(nvidia_smi, "clocks.sm,power.draw")
+        answer = asked.result()
     clock, power = answer if answer is not None and len(answer) == 2 else (None, None)
     return {"sm_clock_mhz": _number(clock), "power_w": _number(power)}
 
