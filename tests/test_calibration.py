@@ -1,6 +1,7 @@
 """The micro-benchmarks compile to what they time, and their arithmetic gives known answers."""
 
 import ctypes
+import itertools
 import json
 import re
 import subprocess
@@ -150,6 +151,7 @@ WANTED = {
     "start/start_tma": (r"UTMALDG\.2D", 1), "start/start_first": (r"LDG\.E\.STRONG\.GPU", 4),
     **{f"code/code_{n}": ("FFMA", n) for n in (512, 2048, 16384)},
     "ring/ring_stages": (r"UTMALDG\.2D", 2),
+    "shares/shares_stages": (r"UTMALDG\.2D", 3),  # and a multicast: a test of its own
     **{f"loads/tile_load_{n}": (r"LDG\.E\.128\.STRONG\.GPU", n) for n in (4, 8, 16)},
     "loads/lsu_loads": (r"LDG\.E\.128\.STRONG\.GPU", 8), "loads/lsu_stores": ("STS", 1),
     "loads/lsu_both": (r"LDG\.E\.128\.STRONG\.GPU", 8), "loads/lsu_both2": ("STS", 2),
@@ -169,6 +171,12 @@ def test_each_kernel_holds_what_it_times(machine_code):
         if found < count:
             lost.append(f"{kernel}: {found} of {count} {opcode}")
     assert not lost
+
+
+def test_a_pair_shares_by_multicast(machine_code):
+    """In place of its two loads of the second matrix, beside the one of the first."""
+    count = machine_code["shares/shares_stages"].count
+    assert count("UTMALDG.2D") == 3 * count("UTMALDG.2D.MULTICAST") > 0
 
 
 def test_nothing_spills_and_no_wgmma_is_serialised():
@@ -339,7 +347,78 @@ def test_every_group_launches_kernels_that_exist_with_the_arguments_they_take():
     assert found["tma_ring.own.x2"]["value"] == 6  # 24 KiB in 4096 cycles
     assert found["tma_ring.own.x2.turnaround"]["value"] == 8192
     assert found["tma_ring.own.ctas2.x2"]["value"] == 12
+    assert found["tma_share.rows.joint.x6.paced"]["value"] == 8  # 32 KiB in 4096 cycles
+    assert found["tma_share.groups.multicast_only.x6"]["value"] == 4  # 16 KiB
     assert all(c.keys() == {"value", "unit", "spread", "how"} for c in found.values())
+
+
+class Launches(Driver):
+    """Which block rows the CTAs of ``shares.cu`` read, launch by launch."""
+
+    def __init__(self):
+        super().__init__(cost=512)
+        self.read = []
+
+    def tensor_map(self, address, rows, columns, box):
+        self.rows, self.columns = rows, columns
+        return super().tensor_map(address, rows, columns, box)
+
+    def prepare(self, kernel, arguments, *, grid=1, block=32, cluster=1, shared=0):
+        tiles = arguments[3]
+        _, stages, period, own, how, hold = (a.value for a in arguments[4:])
+        assert stages * (own + 16 * 1024) <= shared
+        assert period * 64 == self.columns
+        rows = []
+        for cta in range(grid):
+            c, rank = divmod(cta, cluster)
+            rows.append(
+                (
+                    c // tiles.rows_over % tiles.rows_of * cluster + rank,
+                    c // tiles.columns_over % tiles.columns_of,
+                )
+            )
+        assert all(128 * (row + 1) <= self.rows for pair in rows for row in pair)
+        launched = (cluster, stages, own, how, hold > 0, rows)
+        if not self.read or self.read[-1] != launched:
+            self.read.append(launched)
+        return super().prepare(
+            kernel, arguments, grid=grid, block=block, cluster=cluster, shared=shared
+        )
+
+
+def test_shares_reads_the_rows_that_its_names_say():
+    driver = Launches()
+    meter = measure.Meter(driver)
+    measure.shares(meter)
+    launched = dict(zip(meter.found, driver.read, strict=True))
+    free = itertools.product(
+        ("own", "rows", "groups"), ("single", "alone", "joint", "multicast"), ("x4", "x6")
+    )
+    paced = itertools.product(("rows", "groups"), ("single", "alone", "joint", "multicast"))
+    names = {f"tma_share.{'.'.join(parts)}" for parts in free}
+    names |= {f"tma_share.{'.'.join(parts)}.x6.paced" for parts in paced}
+    assert launched.keys() == names | {"tma_share.groups.multicast_only.x6"}
+    # different block rows of A and of B: of 132 CTAs, and of 66 pairs
+    different = {
+        "own": {1: (132, 132), 2: (132, 66)},
+        "rows": {1: (12, 11), 2: (12, 11)},
+        "groups": {1: (8, 17), 2: (16, 9)},
+    }
+    for name, (cluster, stages, own, how, hold, rows) in launched.items():
+        _, order, kind, depth, *paced = name.split(".")
+        assert cluster == (1 if kind == "single" else 2), name
+        assert how == {"joint": 1, "multicast": 2, "multicast_only": 2}.get(kind, 0), name
+        assert own == (0 if kind.endswith("_only") else 16 * 1024), name
+        assert depth == f"x{stages}"
+        assert hold == bool(paced) == ("508 cycles" in meter.found[name]["how"])
+        assert len(rows) == 132
+        assert (
+            tuple(len(set(each)) for each in zip(*rows, strict=True)) == (different[order][cluster])
+        ), name
+        if cluster == 2:  # both CTAs of a pair need the same of B, and each its own of A
+            for (a, b), (peer_a, peer_b) in zip(rows[::2], rows[1::2], strict=True):
+                assert (peer_a, peer_b) == (a + 1, b), name
+    assert launched["tma_share.groups.single.x6"][-1][8:10] == [(0, 1), (1, 1)]
 
 
 # -------------------------------------------------------------------------------------- calibrate
@@ -348,9 +427,11 @@ def test_every_group_launches_kernels_that_exist_with_the_arguments_they_take():
 @pytest.fixture
 def groups(monkeypatch, h200):
     """An H200 for whose groups the test says what their processes answer."""
-    answers = {}
+    answers = {"asked": []}
 
     def run(command, **_):
+        if command[-1] in measure.GROUPS:  # and not nvidia-smi
+            answers["asked"].append(command[-1])
         status, out, err = answers.get(command[-1], (0, "{}", ""))
         return subprocess.CompletedProcess(command, status, out, err)
 
@@ -397,9 +478,167 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     assert list(tmp_path.iterdir()) == []
 
 
+def constant(value):
+    return {"value": value, "unit": "cycles", "spread": [value - 1, value + 1], "how": "so"}
+
+
+def put(groups, group, **constants):
+    groups[group] = (0, json.dumps({n: constant(v) for n, v in constants.items()}), "")
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """A file of constants of an H200, whose kernels' sources were others than now."""
+    path = tmp_path / "constants.json"
+    calibration.Calibration(
+        {"a": constant(10), "b": constant(20)},
+        {
+            "gpu": {"name": "NVIDIA H200"}, "driver": "1.2", "command": "mlsys-gpu calibrate",
+            "date": "2026-01-02T03:04:05Z", "libraries": {"numpy": "1"},
+            "sources": {"calibration/ring": "old", "calibration/gone": "gone"}, "method": "so",
+        },
+        {"code": "took too long", "mma": "too"},
+    ).save(path)  # fmt: skip
+    return path
+
+
+def test_groups_that_are_asked_for_are_measured_alone(groups, tmp_path, capsys):
+    put(groups, "rings", a=1)
+    path = tmp_path / "new.json"
+    assert cli.main(["calibrate", "--groups", "rings, mma,rings", "-o", str(path), "--json"]) == 0
+    assert groups["asked"] == ["rings", "mma"]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["constants"] == {"a": constant(1)}
+    assert json.loads(path.read_text()) == printed
+    assert "later" not in printed["provenance"]
+
+
+def test_groups_are_put_into_a_file_that_is_there(groups, earlier, capsys):
+    before = json.loads(earlier.read_text())
+    put(groups, "rings", b=21, c=30)
+    put(groups, "code", d=40)
+    assert cli.main(["calibrate", "--groups", "rings,code", "-o", str(earlier), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["constants"].keys() == {"b", "c", "d"}  # what has been measured
+    after = json.loads(earlier.read_text())
+    values = {name: c["value"] for name, c in after["constants"].items()}
+    assert values == {"a": 10, "b": 21, "c": 30, "d": 40}
+    assert after["missing"] == {"mma": "too"}
+    now, known = after["provenance"], before["provenance"]
+    assert {n: v for n, v in now.items() if n not in ("sources", "later")} == {
+        n: v for n, v in known.items() if n != "sources"
+    }
+    hashes = calibration.source_hashes()
+    assert now["sources"] == hashes | known["sources"]
+    assert now["sources"]["calibration/ring"] == "old" != hashes["calibration/ring"]
+    (run,) = now["later"]
+    assert run.keys() == {
+        "date", "command", "driver", "libraries", "gpu", "sources", "constants"
+    }  # fmt: skip
+    assert run["constants"] == ["b", "c", "d"]
+    assert run["sources"] == hashes
+    assert run["gpu"]["name"] == "NVIDIA H200"
+    for name in ("date", "command", "driver", "libraries"):
+        assert run[name] == printed["provenance"][name]
+
+    put(groups, "mma", c=31)  # and once more
+    assert cli.main(["calibrate", "--groups", "mma", "-o", str(earlier)]) == 0
+    again = json.loads(earlier.read_text())
+    assert [each["constants"] for each in again["provenance"]["later"]] == [["b", "c", "d"], ["c"]]
+    assert again["constants"]["c"]["value"] == 31
+    assert again["missing"] == {}
+    assert list(earlier.parent.iterdir()) == [earlier]
+
+
+def test_without_groups_a_file_is_made_anew(groups, earlier):
+    put(groups, "rings", c=30)
+    assert cli.main(["calibrate", "-o", str(earlier)]) == 0
+    after = calibration.load(earlier)
+    assert after.constants == {"c": constant(30)}
+    assert after.provenance["sources"] == calibration.source_hashes()
+    assert "later" not in after.provenance
+    assert groups["asked"] == list(measure.GROUPS)
+
+
+def test_a_group_that_faults_leaves_the_file_what_it_had(groups, earlier, capsys):
+    before = earlier.read_bytes()
+    groups["rings"] = (1, "", "DriverError: broken")
+    assert cli.main(["calibrate", "--groups", "rings", "-o", str(earlier), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["missing"] == {"rings": "DriverError: broken"}
+    assert earlier.read_bytes() == before
+    put(groups, "mma", c=30)
+    assert cli.main(["calibrate", "--groups", "rings,mma", "-o", str(earlier)]) == 1
+    assert "rings: DriverError: broken" in capsys.readouterr().err
+    after = calibration.load(earlier)
+    assert {n: c["value"] for n, c in after.constants.items()} == {"a": 10, "b": 20, "c": 30}
+    assert after.missing == {"code": "took too long"}
+
+
+def test_a_file_that_cannot_be_replaced_is_not_lost(groups, earlier, monkeypatch):
+    before = earlier.read_bytes()
+    put(groups, "rings", b=21)
+
+    def full(*_):
+        raise OSError(28, "No space left on device", str(earlier))
+
+    monkeypatch.setattr(calibration.os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        cli.main(["calibrate", "--groups", "rings", "-o", str(earlier)])
+    assert earlier.read_bytes() == before
+    assert list(earlier.parent.iterdir()) == [earlier]
+
+
+OTHER = {"provenance": {"gpu": {"name": "NVIDIA H100"}}, "constants": {}}
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("[]", "needs provenance"), ('{"provenance": {}, "constants": {"x": {"value": 1}}}', "lacks")],
+    [
+        ("", "is no JSON"),
+        ('{"rows": []}', "needs provenance and constants"),
+        ('{"provenance": {}, "constants": {}}', "are of no named GPU, the GPU is NVIDIA H200"),
+        (json.dumps(OTHER), "are of NVIDIA H100, the GPU is NVIDIA H200"),
+    ],
+)
+def test_what_is_no_calibration_of_this_gpu_is_refused_before_anything_is_measured(
+    groups, tmp_path, capsys, content, words
+):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    assert cli.main(["calibrate", "--groups", "rings", "-o", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert words in said
+    assert groups["asked"] == []
+    assert path.read_text() == content
+
+
+def test_constants_of_two_gpus_do_not_mix(earlier):
+    with pytest.raises(ValueError, match="of NVIDIA H200, the GPU is NVIDIA H100"):
+        calibration.load(earlier).with_later(calibration.Calibration({}, OTHER["provenance"]))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [("rings,warps", r"groups are clocks, .*, power, got 'warps'"), ("", r"clocks, .*, got ''")],
+)
+def test_a_group_that_is_none_is_refused(groups, capsys, wanted, words):
+    assert cli.main(["calibrate", "--groups", wanted]) == 2
+    assert re.search(words, capsys.readouterr().err)
+    with pytest.raises(ValueError, match=words):
+        calibration.calibrate(wanted.split(","))
+    assert groups["asked"] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "needs provenance"),
+        ('{"provenance": {}, "constants": {"x": {"value": 1}}}', "lacks"),
+        ('{"provenance": {}, "constants": {"x": 1}}', "x lacks"),
+        ('{"provenance": {}, "constants": []}', "needs provenance"),
+        ("{", "is no JSON"),
+    ],
 )
 def test_files_that_hold_no_constants_are_refused(tmp_path, content, words):
     path = tmp_path / "x.json"
@@ -432,6 +671,11 @@ def test_committed_constants_say_where_they_come_from(committed):
     assert given["command"].startswith("mlsys-gpu calibrate")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", given["date"])
     assert given["sources"] == calibration.source_hashes()
+    for run in given.get("later", []):
+        assert run["gpu"]["name"] == given["gpu"]["name"]
+        assert re.match(r"mlsys-gpu calibrate .*--groups\b", run["command"])
+        assert run["sources"].items() <= given["sources"].items()
+        assert set(run["constants"]) <= committed.constants.keys()
     assert committed.missing == {}
 
 

@@ -115,6 +115,9 @@ BAD = [
     (["trace", "gemm", "--step", "3", "--clusters", "1"], "whole number from 2 on, got '1'"),
     (["trace", "gemm", "--step", "3", "--seed", "x"], "--seed takes a whole number from 0 on"),
     (["calibrate"], "calibrating needs a Hopper (sm_90a) GPU, such as an H100 or H200; here no"),
+    (["calibrate", "--groups", "rings"], "calibrating needs a Hopper (sm_90a) GPU"),
+    (["calibrate", "--groups", "rings,warps"], "shares, loads, mma, power, got 'warps'"),
+    (["calibrate", "--groups", ""], "--groups: groups are clocks, launches,"),
     (
         ["calibrate", "-o", "/proc/constants.json"],
         "--output /proc/constants.json cannot be written",

@@ -919,18 +919,49 @@ def _print_benchmark(result: Any) -> None:
 @app.command()
 def calibrate(
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Result file (JSON).")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Result file (JSON). With --groups, one that is there keeps its other constants.",
+        ),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            "--groups",
+            metavar="NAMES",
+            help="Measure these groups of constants only, with commas between: rings,shares. All "
+            "if left out.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Measure the time model's constants on this machine's GPU."""
+    from mlsys_gpu import calibration, device
+
+    wanted = None if groups is None else [name.strip() for name in groups.split(",")]
+    try:
+        calibration.group_names(wanted)
+    except ValueError as error:
+        raise BadUse(f"--groups: {error}.") from error
     if output is not None:
         _refuse_unwritable(output)
-    from mlsys_gpu import calibration
-
-    result = calibration.calibrate(progress=lambda line: print(line, file=sys.stderr, flush=True))
-    if output is not None:
+    earlier = None
+    if wanted is not None and output is not None and output.is_file():
+        try:
+            earlier = calibration.load(output)
+            earlier.refuse_other_gpu(device.require(calibration.ARCH, "calibrating").name)
+        except ValueError as error:
+            raise BadUse(f"--groups cannot be put into --output {output}: {error}.") from error
+    result = calibration.calibrate(
+        groups=wanted, progress=lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    if output is not None and earlier is None:
         result.save(output)
+    elif output is not None and earlier is not None and result.constants:
+        earlier.with_later(result).save(output)
     if as_json:
         _print_json(result.to_dict())
     elif output is None:

@@ -60,6 +60,14 @@ class Tiles(ctypes.Structure):
     ]
 
 
+class Shares(ctypes.Structure):
+    """Which block rows a cluster of ``shares.cu`` copies: see there."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_int) for name in ("rows_over", "rows_of", "columns_over", "columns_of")
+    ]
+
+
 class TensorMap(ctypes.Structure):
     """``CUtensorMap``."""
 

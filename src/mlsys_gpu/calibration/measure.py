@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_gpu.calibration.gpu import Boxes, Gpu, Tiles, u32, u64
+from mlsys_gpu.calibration.gpu import Boxes, Gpu, Shares, Tiles, u32, u64
 from mlsys_gpu.calibration.sources import WGMMA_N
 
 REPEATS = 7
@@ -1409,19 +1409,99 @@ def _ring_passes(
     meter: Meter, grid: int, source: list[Any], stages: int, boxes: int
 ) -> list[float]:
     """Cycles of a stage's share of a ring, several times."""
+    return _per_stage(
+        meter,
+        "ring/ring_stages",
+        lambda count: [*source, u32(count), u32(stages), u32(boxes)],
+        grid=grid,
+        shared=(100 if grid > meter.gpu.sms else 200) * KIB,
+    )
+
+
+def _per_stage(
+    meter: Meter,
+    kernel: str,
+    arguments: Callable[[int], Sequence[Any]],
+    *,
+    warp: int = 0,
+    **how: Any,
+) -> list[float]:
+    """Cycles of a stage, several times: by the clocks of one warp, in the mean of the CTAs."""
 
     def cycles(count: int) -> float:
-        clocks = meter.once(
-            "ring/ring_stages",
-            [*source, u32(count), u32(stages), u32(boxes)],
-            grid=grid,
-            shared=(100 if grid > meter.gpu.sms else 200) * KIB,
-        )[:, 0].astype(np.int64)
+        clocks = meter.once(kernel, arguments(count), **how)[:, warp].astype(np.int64)
         return float((clocks[:, 1] - clocks[:, 0]).mean())
 
     few, many = 128, 640
     cycles(few)  # brings the tiles into L2
     return [slope(few, cycles(few), many, cycles(many)) for _ in range(REPEATS)]
+
+
+_PACED = 330
+"""Cycles that a paced consumer of ``shares.cu`` works on a stage at the least. With waiting and
+releasing an H200's takes 508, nearly the 512 of its tensor cores for 128 x 128 x 64."""
+
+
+def shares(meter: Meter) -> None:
+    """Copies of stages whose rows several CTAs read: in which order, in pairs, and how paced."""
+    gpu = meter.gpu
+    memory = gpu.allocate(320 * MIB), gpu.allocate(320 * MIB)
+    for address in memory:
+        gpu.set(address, 0x3C003C00, 320 * MIB)
+    pair = "in pairs (clusters of two) that read the same rows of B, each loading"
+    for kind, size, by, who in (
+        ("single", 1, 0, "without clusters"),
+        ("alone", 2, 0, f"{pair} all of them for itself"),
+        ("joint", 2, 1, f"{pair} all of them for itself once both have released the stage"),
+        ("multicast", 2, 2, f"{pair} half of them for both once both have released the stage"),
+    ):
+        clusters = gpu.sms // size
+        high = clusters // 11  # of a grid that is 11 tiles wide
+        for name, count, tiles, boxes, row, column in (
+            ("own", clusters, Shares(1, clusters, 1, clusters), 8, "c", "c"),
+            ("rows", 11 * high, Shares(11, high, 1, 11), 64, "c // 11", "c % 11"),
+            ("groups", clusters, Shares(1, 8, 8, -(-clusters // 8)), 64, "c % 8", "c // 8"),
+        ):
+            maps = [
+                gpu.tensor_map(address, gpu.sms * 128, boxes * 64, (height, 64))
+                for address, height in zip(memory, (128, 64), strict=True)
+            ]
+            cases = [(f"{kind}.x4", 4, 16 * KIB, 0), (f"{kind}.x6", 6, 16 * KIB, 0)]
+            if name != "own":
+                cases.append((f"{kind}.x6.paced", 6, 16 * KIB, _PACED))
+            if (name, kind) == ("groups", "multicast"):
+                cases.append((f"{kind}_only.x6", 6, 0, 0))
+            for tail, stages, own, hold in cases:
+                stage = own + 16 * KIB
+                passes = _per_stage(
+                    meter,
+                    "shares/shares_stages",
+                    lambda n, fixed=(stages, boxes, own, by, hold), operands=(*maps, tiles): [
+                        *operands,
+                        *(u32(value) for value in (n, *fixed)),
+                    ],
+                    warp=1,
+                    grid=count * size,
+                    block=64,
+                    cluster=size,
+                    shared=212 * KIB,
+                )
+                of_a = (
+                    f"block row {row} of A" if size == 1 else f"block rows 2 ({row}) and next of A"
+                )
+                read = f"{of_a} and block row {column} of B" if own else f"block row {column} of B"
+                does = "works about 508 cycles on each and" if hold else "at once"
+                meter.put(
+                    f"tma_share.{name}.{tail}",
+                    [stage / cycles for cycles in passes],
+                    "B/clk/SM",
+                    f"bytes that a CTA receives by TMA from L2: {stages} stages in flight, each of "
+                    f"128 rows of {'A and of B' if own else 'B alone'}, 64 columns of f16 "
+                    f"({stage // KIB} KiB), issued by one warp, waited for by another that {does} "
+                    f"releases them; a CTA on every SM, {who}; {'CTA' if size == 1 else 'pair'} c "
+                    f"reads {read}, all {64 * boxes} columns over and over; difference of two "
+                    "numbers of stages, mean of the CTAs",
+                )
 
 
 def loads(meter: Meter) -> None:
@@ -1549,6 +1629,7 @@ GROUPS: dict[str, Callable[[Meter], None]] = {
     "start": start,
     "code": code,
     "rings": rings,
+    "shares": shares,
     "loads": loads,
     "mma": mma,
     "power": power,
