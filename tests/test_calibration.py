@@ -713,9 +713,44 @@ def test_committed_constants_agree_with_what_is_known_of_the_chip(committed):
     assert value("power.idle") < value("power.wgmma") < 1.05 * value("power.limit")
 
 
+def test_equal_requests_are_merged_where_the_page_says_so(committed):
+    """chapters/reference/what-the-simulator-models.md, the table of ``tma_share`` and around it."""
+    value = committed.value
+    paced = {
+        kind: value(f"tma_share.groups.{kind}.x6.paced")
+        for kind in ("single", "alone", "joint", "multicast")
+    }
+    pace = 32 * 1024 / 512  # bytes a cycle that tensor cores use up at 4096 FLOP a cycle
+    assert paced["single"] == pytest.approx(pace, rel=0.03)
+    assert paced["single"] > 1.15 * max(value for k, value in paced.items() if k != "single")
+    assert paced["multicast"] == pytest.approx(paced["joint"], rel=0.1)
+    assert value("tma_share.groups.single.x6") < 0.85 * paced["single"]
+    assert value("tma_share.own.single.x6") < value("tma_share.groups.single.x6")
+
+
 def test_the_time_model_has_what_the_committed_calibration_gives():
     path = constants.GPUS / "h200.json"
     assert json.loads(path.read_text()) == constants.hopper(json.loads(RESULT.read_text()))
+
+
+@pytest.mark.parametrize("part", [0.0, 0.6, 1.0])
+def test_how_many_read_together_is_found_in_what_they_get(part):
+    """Of 132 SMs, 8 read different rows of A and 17 of B; of the rest ``part`` read together."""
+    content = json.loads(RESULT.read_text())
+    alone, step = 40.0, 80.0  # bytes a cycle
+    clock = content["constants"]["clock_mhz"]["value"] * 1e6
+    cycles = 0.0  # of a byte of A and one of B
+    for different in (8, 17):
+        together = (132 - different) * part
+        cycles += ((132 - together) / alone + together / step) / 132
+    content["constants"] |= {
+        "tma_ring.own.x4": constant(alone),
+        "tma_load.rate.all.l2_shared12.x4": constant(step * 132 * clock / 1e9),
+        "tma_share.groups.single.x6.paced": constant(2 / cycles),
+    }
+    found = constants.hopper(content)["constants"]["together"]
+    assert found["value"] == pytest.approx(part, abs=1e-4)
+    assert "at least" in found["source"]
 
 
 def test_a_calibration_that_lacks_a_constant_makes_no_model():

@@ -109,17 +109,18 @@ def hopper(calibration: dict[str, Any]) -> dict[str, Any]:
     # The chip's bandwidths, and an SM's ports.
     put("l2_read", m("l2_read_gbps"), "GB/s", "threads' loads")
     # Of copies: of bytes that no other SM reads, and of bytes that 12 SMs read in step. Where SMs
-    # read the same and are not in step, as in a GEMM, a part of them still does so together.
-    clock = m("clock_mhz") * 1e6
-    own, step = m("tma_ring.own.x4"), m("tma_load.rate.all.l2_shared12.x4") * 1e9
-    step /= clock * gpu["multiprocessors"]
-    mixed, different = m("tma_ring.gemm.x4"), (2 / 11 + 1 / 12) / 3
+    # read the same as a GEMM does, in groups of 8 block rows and at a tensor core's pace, most of
+    # them still do so together; fewer where the ring runs as fast as it goes.
+    clock, sms = m("clock_mhz") * 1e6, gpu["multiprocessors"]
+    own, step = m("tma_ring.own.x4"), m("tma_load.rate.all.l2_shared12.x4") * 1e9 / (clock * sms)
+    mixed, different = m("tma_share.groups.single.x6.paced"), (8 + -(-sms // 8)) / 2 / sms
     apart = (1 / mixed - 1 / step) / (1 / own - 1 / step)
     put(
         "together", 1 - (apart - different) / (1 - different), "1",
-        "which part of the SMs that read the same bytes does so at the same time",
+        "which part of the SMs that read the same bytes does so at the same time; at least: the "
+        "copies kept up with a consumer as fast as a tensor core, and might have been faster",
     )  # fmt: skip
-    scale = clock * gpu["multiprocessors"] / 1e9
+    scale = clock * sms / 1e9
     put("l2_copy", m("tma_ring.own.x4") * m("clock_mhz") / m("clock_mhz") * scale, "GB/s")
     put("l2_copy_shared", m("tma_load.rate.all.l2_shared12.x4"), "GB/s")
     most = m("tma_ring.gemm.x4")
