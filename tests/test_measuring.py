@@ -5,6 +5,7 @@ import statistics
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
