@@ -288,7 +288,7 @@ def test_ctas_and_stages_both_make_pipelines(tables):
     blackwell = [time["Blackwell", depth] for depth in (1, 2, 4)]
     assert blackwell == sorted(blackwell, reverse=True)
     assert blackwell[2] < 0.6 * blackwell[1]
-    assert found["Hopper", 2][4] > 90  # L2 busy, percent
+    assert found["Hopper", 2][4] > 60  # L2 busy, percent: most of the time
 
 
 # --- Measurements --------------------------------------------------------------------------------
