@@ -128,7 +128,7 @@ def additions(sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
 
 def of_step(step: Any, size: int, options: dict[str, Any]) -> dict[str, Any]:
     """The time of a step, built with ``options``, for a square product of float16."""
-    kernel = step.module.build(size, size, size, **options)
+    kernel = step.build(size, size, size, **options)
     timing = mg.model(kernel, gpu="b200", clusters=CLUSTERS)
     return {
         "M": size,

@@ -113,7 +113,7 @@ def _case_of_step(
         N=N,
         K=K,
         dtype=dtype,
-        build=lambda: (step.module if options else step).build(M, N, K, dtype, **options),
+        build=lambda: step.build(M, N, K, dtype, **options),
         source=step.source_path.name,
         source_sha256=_sha256(step.source_path),
         options=options,

@@ -672,7 +672,7 @@ def _assemble(name: str, M: int, N: int, K: int, dtype: str, options: dict[str, 
 
         step = step_of_name(name)
         if step is not None:
-            assert inspect(step.module.build(M, N, K, dtype, **options)).cubin
+            assert inspect(step.build(M, N, K, dtype, **options)).cubin
 
 
 TRIAL_SECONDS = 60.0

@@ -5,7 +5,9 @@ import pytest
 
 import mlsys_gpu as mg
 from mlsys_gpu.kernels import gemm
-from mlsys_gpu.verification import compare_gemm, gemm_inputs, output_difference, poisoned
+from mlsys_gpu.verification import compare_gemm, output_difference, poisoned
+
+from .simulated import simulated
 
 # One K tile; an even and an odd number; more than one tile each way, with M, N and K all different.
 SHAPES = {
@@ -37,15 +39,6 @@ def among(kernel, ctas):
     """The option for so many CTAs. With launch control the grid has two for each tile, and a few
     of them, which the simulator chooses, take over all the others' tiles."""
     return {} if kernel.variant == "clc" else {"ctas": ctas}
-
-
-def simulated(kernel, shape, dtype, seed=0, **schedule):
-    A, B = gemm_inputs(*shape, dtype=dtype, seed=seed)
-    D = poisoned((shape[0], shape[1]), dtype)
-    report = mg.simulate(kernel, A, B, D, **schedule)
-    assert report.ok, report
-    assert not report.findings
-    return A, B, D
 
 
 @pytest.mark.parametrize(("kernel", "shape", "dtype"), CASES)

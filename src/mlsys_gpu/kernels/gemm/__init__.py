@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -237,15 +237,18 @@ class Step:
         self.module.check(M, N, K, dtype)
         _check_size(M, N, K)
 
-    def build(self, M: int, N: int, K: int, dtype: str = "float16", **options: int) -> PrimFunc:
+    def build(self, M: int, N: int, K: int, dtype: str = "float16", **options: Any) -> PrimFunc:
         """The kernel for ``A [M, K]``, ``B [N, K]``, ``D [M, N]``, all of ``dtype``.
 
         ``options`` are those of the step's module: ``ctas``, from Step 6 on, is how many CTAs share
-        the tiles of D (an option that the step has not: ``TypeError``). A shape, dtype or number
-        that it cannot take: ``ValueError`` naming the rule and the value.
+        the tiles of D; ``without``, of ``tuned``, are names of additions to leave out (an option
+        that the step has not: ``TypeError``). A shape, dtype, number or name that it cannot take:
+        ``ValueError`` naming the rule and the value.
         """
         self.check_shape(M, N, K, dtype)
         for name, value in options.items():
+            if name == "without":  # names, which the module knows
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
                 raise ValueError(f"{name} must be a positive number, got {value!r}")
         return self.module.build(M, N, K, dtype, **options)
