@@ -304,6 +304,31 @@ def test_gains_are_those_of_the_committed_rows(tables, rows, size):
         assert why.startswith(("nothing: ", "a loss: ")) == (expected[step] < 1.02)
 
 
+def result(name: str) -> dict[tuple[str, int], dict]:
+    rows = json.loads((ROOT / f"book/results/h200/{name}.json").read_text())["rows"]
+    return {(row["kernel"].rpartition("/")[2], row["M"]): row for row in rows}
+
+
+def test_what_a_division_costs(tables):
+    (shown,) = found(tables, "divided out")
+    times = {key: row["ms"] for key, row in result("division").items()}
+    assert len(shown) == 4
+    for what, counted, divided, longer in shown:
+        step, size = map(int, re.findall(r"Step (\d), (\d+)³", what)[0])
+        one, other = times[f"step{step}", size], times[f"step{step}-divided", size]
+        assert (counted, divided) == (f"{one:.3f} ms", f"{other:.3f} ms")
+        assert longer == f"× {other / one:.2f}"
+        assert other > 1.1 * one  # "costs", as the prose has it
+
+
+def test_clusters_do_not_relieve_l2_by_a_quarter(tables):
+    (shown,) = found(tables, "L2 moved")
+    rows = result("profile")
+    moved = {n: rows[f"step{n}", 8192]["l2_bytes"] for n in (7, 8, 9)}
+    assert moved[8] > moved[7] > moved[9]
+    assert [line[3] for line in shown[1:4]] == [f"{moved[n] / 1e9:.1f} GB" for n in (7, 8, 9)]
+
+
 def test_the_best_kernel_is_compared_with_cublas_and_the_better_triton_kernel(cells, rows):
     last = {k: r for k, r in rows.items() if k[0].startswith("step9") or k[0] == "tuned"}
     for size in sorted({size for _, size in last}):
