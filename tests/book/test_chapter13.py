@@ -322,10 +322,10 @@ def test_what_the_prose_says_of_the_measurements(rows):
     assert speed(4, 4096) > 2.5 * speed(3, 4096)
     assert speed(4, 8192) > 2.5 * speed(3, 8192)
     assert speed(5, 1024) / speed(4, 1024) > speed(5, 4096) / speed(4, 4096) > 1.1
-    # Step 6 gains nothing up to 4096, costs a percent or two at the smallest; at 8192 it is faster.
+    # Step 6 gains nothing up to 4096, and costs a percent or two; at 8192 it is faster.
     assert 0.97 < speed(6, 1024) / speed(5, 1024) < 1
     assert 0.97 < speed(6, 2048) / speed(5, 2048) < 1
-    assert speed(6, 4096) / speed(5, 4096) == pytest.approx(1, abs=0.01)
+    assert 0.97 < speed(6, 4096) / speed(5, 4096) < 1
     assert 1 < speed(6, 8192) / speed(5, 8192) < 1.05
     # The clock falls as the tensor cores get work.
     clocks = [rows[f"step{n}", 4096]["sm_clock_mhz"] for n in (3, 4, 5)]
