@@ -55,21 +55,23 @@ def divided(source: str) -> str:
 
 
 class Divided:
-    """A step with a division, as :func:`mlsys_gpu.benchmarking.benchmark` takes steps."""
+    """A step with a division, as :func:`mlsys_gpu.benchmarking.benchmark` takes steps.
+
+    It is built so with ``divide=True``, which is how its rows call it.
+    """
 
     def __init__(self, step: gemm.Step, folder: Path):
-        self.step, self.arch = step, step.arch
-        self.name = f"{step.name}-divided"
-        self.default_shape = step.default_shape
-        self.source_path = folder / f"{Path(step.source_path).stem}_divided.py"
-        self.source_path.write_text(divided(step.source_path.read_text(encoding="utf-8")), "utf-8")
+        self.step, self.arch, self.name = step, step.arch, step.name
+        self.default_shape, self.source_path = step.default_shape, step.source_path
+        self.changed = folder / f"{Path(step.source_path).stem}_divided.py"
+        self.changed.write_text(divided(step.source_path.read_text(encoding="utf-8")), "utf-8")
 
     @property
     def module(self) -> ModuleType:
         """The changed module. Loads TVM."""
-        name = self.source_path.stem
+        name = self.changed.stem
         if name not in sys.modules:
-            spec = importlib.util.spec_from_file_location(name, self.source_path)
+            spec = importlib.util.spec_from_file_location(name, self.changed)
             assert spec is not None
             assert spec.loader is not None
             sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -80,10 +82,10 @@ class Divided:
         """As the step's own."""
         self.step.check_shape(M, N, K, dtype)
 
-    def build(self, M: int, N: int, K: int, dtype: str = "float16") -> Any:
+    def build(self, M: int, N: int, K: int, dtype: str = "float16", *, divide: bool) -> Any:
         """The kernel, a TIRx ``PrimFunc``; parameters and errors as the step's own."""
         self.check_shape(M, N, K, dtype)
-        return self.module.build(M, N, K, dtype)
+        return (self.module if divide else self.step).build(M, N, K, dtype)
 
 
 def main() -> int:
@@ -110,7 +112,11 @@ def main() -> int:
     steps = [gemm.step(number, arch="hopper") for number in STEPS]
     with tempfile.TemporaryDirectory() as folder:
         made = benchmarking.benchmark(
-            [kernel for step in steps for kernel in (step, Divided(step, Path(folder)))],
+            [
+                kernel
+                for step in steps
+                for kernel in (step, (Divided(step, Path(folder)), {"divide": True}))
+            ],
             [(n, n, n) for n in given.cubes],
             given.dtype,
             baselines=["cublas"],

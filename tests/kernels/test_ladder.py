@@ -25,7 +25,7 @@ def test_a_step_fits_on_a_few_screens_and_in_the_book(arch, n):
     lines = lines_of(arch, n)
     # Roles with registers of their own need loops of their own. Hopper's have those from Step 7 on.
     loops = n >= (9 if arch == "blackwell" else 7)
-    assert len(lines) <= (245 if loops else 190)
+    assert len(lines) <= (250 if loops else 190)
     too_wide = [f"{i}: {line}" for i, line in enumerate(lines, 1) if len(line) > 78]
     assert not too_wide
 
@@ -40,13 +40,15 @@ def changed(before: list[str], after: list[str]) -> list[str]:
 @pytest.mark.parametrize(("arch", "n"), PAIRS)
 def test_a_step_is_a_small_diff_from_the_one_before(arch, n):
     found = changed(lines_of(arch, n - 1), lines_of(arch, n))
-    assert 0 < len(found) <= 110, "\n".join(found)
+    # Hopper's Step 7 takes the kernel apart, and begins to count stages, which takes a section.
+    most = 125 if (arch, n) == ("hopper", 7) else 110
+    assert 0 < len(found) <= most, "\n".join(found)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_is_a_small_diff_from_its_step(variant):
     lines = variant.source_path.read_text().splitlines()
-    assert len(lines) <= 290
+    assert len(lines) <= 300
     assert max(map(len, lines)) <= 78
     assert 0 < len(changed(lines_of(variant.arch, variant.number), lines)) <= 110
 

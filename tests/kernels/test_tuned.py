@@ -26,7 +26,8 @@ SHAPES = [
 
 
 def right(shape, ctas, without=(), dtype="float16", seed=0, **schedule):
-    kernel = tuned.build(*shape, dtype, ctas, without)
+    M, N, K = shape
+    kernel = tuned.build(M, N, K, dtype, ctas, without)
     A, B, D = simulated(kernel, shape, dtype, seed, **schedule)
     assert compare_gemm(A, B, D).max_error <= 1
 

@@ -29,7 +29,8 @@ TWO = [((520, 264, 328), 4), ((1100, 520, 200), 4), ((136, 136, 72), 2), ((1100,
 
 
 def right(shape, ctas, without=(), dtype="float16", seed=0, **schedule):
-    kernel = tuned.build(*shape, dtype, ctas, without)
+    M, N, K = shape
+    kernel = tuned.build(M, N, K, dtype, ctas, without)
     A, B, D = simulated(kernel, shape, dtype, seed, **schedule)
     assert compare_gemm(A, B, D).max_error <= 1
 
